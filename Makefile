@@ -1,0 +1,42 @@
+# Everything a fresh machine with Python 3.11+, make and git needs: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test test-system lint bench protos clean
+
+setup: $(READY)
+
+# Exact versions come from constraints.txt; the stamp makes a second `make` reinstall nothing.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unicorn-mgr needs Python 3.11 or newer: set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,stacks,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/unicorn demo
+
+test: setup lint
+	$(BIN)/python -m pytest -m 'not system' $(TESTS)
+
+test-system: setup
+	sh tools/system-packages.sh
+	$(BIN)/python -m pytest -m system $(TESTS)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tools/protos.py --check
+
+bench: setup
+	$(BIN)/python -m benchmarks $(BENCH)
+
+protos: setup
+	$(BIN)/python tools/protos.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

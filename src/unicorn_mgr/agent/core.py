@@ -1,0 +1,254 @@
+"""The agent's core: what is true on this node, and what follows from it.
+
+Pure: events in, actions out.  It decides little, since the coordinator decides; it keeps the
+truth about each worker, so that it can be told in full whenever a coordinator asks again,
+and it refuses what is out of date.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from unicorn_mgr.agent.detectors.stall import StallDetector
+from unicorn_mgr.effects.agent import (
+    Adopted,
+    AgentAction,
+    AgentEvent,
+    CoordinatorSaid,
+    Dying,
+    Forget,
+    Freeze,
+    Gone,
+    Kill,
+    LineLost,
+    LinkLost,
+    LinkOpened,
+    NotSpawned,
+    Report,
+    Sampled,
+    Spawn,
+    Spawned,
+    Strike,
+    Sweep,
+    Tell,
+    Thaw,
+    TimePassed,
+    WorkerSaid,
+)
+from unicorn_mgr.messages import (
+    Attach,
+    Exited,
+    Fact,
+    ForgetWorker,
+    FreshStart,
+    Granted,
+    Hello,
+    Leaving,
+    LoopEnded,
+    Mistake,
+    Published,
+    Raised,
+    Ready,
+    Resumed,
+    StartWorker,
+    StopWorker,
+    Synced,
+    ToAgent,
+    WorkerAttached,
+    WorkerDirective,
+    WorkerDying,
+    WorkerFact,
+    WorkerStarted,
+    WorkerTruth,
+)
+from unicorn_mgr.model import Drill
+from unicorn_mgr.phases import Limits
+
+ESCAPE_SECONDS = 1.0
+"""A worker whose socket has ended and that still runs after this has left us, and is killed."""
+
+FREEZE_SHARE = 2 / 3
+"""Of `fence_seconds`: an agent cut off for longer stops its workers, before others take over."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    order: StartWorker
+    truth: WorkerTruth
+    detector: StallDetector
+    line_lost_at: float | None = None
+
+
+@dataclass(slots=True)
+class AgentCore:
+    """The state of one node."""
+
+    hello: Hello
+    """What never changes while this agent runs; `say_hello` adds the rest."""
+    fence_seconds: float = 120.0
+    workers: dict[str, _Worker] = field(default_factory=dict)
+    away_since: float | None = None
+    """Since when no coordinator has been heard and none refused us either."""
+    frozen: bool = False
+
+    def say_hello(self, cluster: str, term: int) -> Hello:
+        """Everything that is true here."""
+        truths = tuple(w.truth for _, w in sorted(self.workers.items()))
+        return replace(self.hello, cluster=cluster, term=term, workers=truths)
+
+    def next_deadline(self) -> float | None:
+        """When `TimePassed` is wanted."""
+        deadlines = [w.line_lost_at + ESCAPE_SECONDS for w in self.workers.values() if w.line_lost_at is not None]
+        if self.away_since is not None and not self.frozen and self.fence_seconds > 0:
+            deadlines.append(self.away_since + self.fence_seconds * FREEZE_SHARE)
+        return min(deadlines, default=None)
+
+    def handle(self, event: AgentEvent, now: float) -> list[AgentAction]:
+        """Record a fact, return what follows."""
+        match event:
+            case LinkOpened(welcome):
+                self.fence_seconds = welcome.fence_seconds
+                self.away_since = None
+                return []
+            case LinkLost(answered):
+                if answered:
+                    self.away_since = None
+                elif self.away_since is None:
+                    self.away_since = now
+                return []
+            case CoordinatorSaid(body):
+                return self._obey(body)
+            case WorkerSaid(worker, body):
+                return self._hear(worker, body)
+            case Adopted(order, pid):
+                self._add(order, pid)
+                return []
+            case Sampled(samples):
+                suspicions = [
+                    self.workers[s.worker].detector.observe(s, now) for s in samples if s.worker in self.workers
+                ]
+                return [Report(s) for s in suspicions if s is not None]
+            case Spawned() | NotSpawned() | Dying() | Gone() | LineLost():
+                return self._process_changed(event, now)
+            case TimePassed():
+                return self._time_passed(now)
+            case _:
+                assert_never(event)
+
+    # -- the coordinator -----------------------------------------------------------------
+
+    def _obey(self, said: ToAgent) -> list[AgentAction]:
+        match said:
+            case Synced():
+                # Only now: workers that have lost their place have been stopped for good before this.
+                thaw: list[AgentAction] = [Thaw()] if self.frozen else []
+                self.frozen = False
+                return thaw
+            case StartWorker():
+                if said.worker in self.workers:
+                    return []
+                self._add(said, 0)
+                return [Spawn(said)]
+            case StopWorker(worker, reason, gently):
+                found = self.workers.get(worker)
+                return [Kill(worker, reason, gently)] if found and found.truth.exited is None else []
+            case ForgetWorker(worker):
+                found = self.workers.get(worker)
+                if found is None or found.truth.exited is None:
+                    return []
+                del self.workers[worker]
+                return [Forget(worker)]
+            case WorkerDirective(worker, body):
+                found = self.workers.get(worker)
+                if found is None:
+                    return []
+                if isinstance(body, Granted):
+                    if found.truth.epoch is not None and body.epoch < found.truth.epoch:
+                        return []
+                    found.truth = replace(found.truth, epoch=body.epoch)
+                if isinstance(body, Drill) and body.step < 0 and body.fault in ("kill", "stop"):
+                    return [Strike(worker, body.fault)]
+                return [Tell(worker, body)]
+            case _:
+                raise AssertionError(f"the shell answers {type(said).__name__} itself")
+
+    def _add(self, order: StartWorker, pid: int) -> None:
+        limits = Limits(order.stall_seconds, order.stall_factor, order.user_seconds)
+        truth = WorkerTruth(order.worker, pid, slot=order.slot)
+        self.workers[order.worker] = _Worker(order, truth, StallDetector(limits))
+
+    # -- workers -------------------------------------------------------------------------
+
+    def _hear(self, name: str, said: Attach | Fact) -> list[AgentAction]:
+        worker = self.workers.get(name)
+        if worker is None:
+            return []
+        if isinstance(said, Attach):
+            worker.line_lost_at = None
+            worker.truth = replace(worker.truth, attached=True)
+            return [Tell(name, worker.order.welcome), Report(WorkerAttached(name))]
+        match said:
+            case Ready():
+                worker.truth = replace(worker.truth, ready=said)
+            case Published():
+                worker.truth = replace(worker.truth, published=said)
+            case Resumed():
+                worker.truth = replace(worker.truth, resumed=said)
+            case LoopEnded():
+                worker.truth = replace(worker.truth, loop_ended=said)
+            case Leaving():
+                worker.truth = replace(worker.truth, leaving=said)
+            case Mistake():
+                worker.truth = replace(worker.truth, mistake=said)
+            case FreshStart():
+                worker.truth = replace(worker.truth, fresh_start=said)
+            case _:
+                pass  # the worker repeats the rest if it matters
+        return [Report(WorkerFact(name, said))]
+
+    def _process_changed(self, event: Spawned | NotSpawned | Dying | Gone | LineLost, now: float) -> list[AgentAction]:
+        worker = self.workers.get(event.worker)
+        if worker is None or worker.truth.exited is not None:
+            return []
+        match event:
+            case Spawned(name, pid):
+                worker.truth = replace(worker.truth, pid=pid)
+                return [Report(WorkerStarted(name, pid))]
+            case NotSpawned(name, error, mistake):
+                raised = Raised("NotStarted", error)
+                worker.truth = replace(worker.truth, mistake=mistake, exited=Exited(name, 127, raised, witness="spawn"))
+                told: list[AgentAction] = [Report(WorkerFact(name, mistake))] if mistake is not None else []
+                assert worker.truth.exited is not None
+                return [*told, Report(worker.truth.exited)]
+            case Dying(name, witness, last_sample):
+                if worker.truth.dying:
+                    return []
+                worker.truth = replace(worker.truth, dying=True)
+                return [Report(WorkerDying(name, witness, last_sample))]
+            case Gone(name, code, raised_at_end, stacks, last, witness):
+                exited = Exited(name, code, raised_at_end, stacks, last, witness)
+                worker.line_lost_at = None
+                worker.truth = replace(worker.truth, exited=exited)
+                return [Report(exited), Sweep(name)]
+            case LineLost():
+                worker.line_lost_at = now
+                return []
+            case _:
+                assert_never(event)
+
+    def _time_passed(self, now: float) -> list[AgentAction]:
+        actions: list[AgentAction] = []
+        for name, worker in sorted(self.workers.items()):
+            if worker.line_lost_at is not None and now >= worker.line_lost_at + ESCAPE_SECONDS:
+                worker.line_lost_at = None
+                actions.append(Kill(name, "its socket has ended and it still runs"))
+        if (
+            self.away_since is not None
+            and not self.frozen
+            and self.fence_seconds > 0
+            and now >= self.away_since + self.fence_seconds * FREEZE_SHARE
+        ):
+            self.frozen = True
+            actions.append(Freeze())
+        return actions

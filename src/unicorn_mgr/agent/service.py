@@ -1,0 +1,318 @@
+"""The agent as a process: link, hub, hands and core in one task group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from unicorn_mgr import __version__, messages
+from unicorn_mgr.agent import logs
+from unicorn_mgr.agent.core import AgentCore
+from unicorn_mgr.agent.host import Host, HostConfig
+from unicorn_mgr.agent.hub import Hub
+from unicorn_mgr.agent.link import Link, LinkRefused
+from unicorn_mgr.agent.processes import stacks_of
+from unicorn_mgr.agent.snapshots import SnapshotError, folder_of, unpack
+from unicorn_mgr.effects.agent import (
+    AgentAction,
+    AgentEvent,
+    CoordinatorSaid,
+    Forget,
+    Freeze,
+    Kill,
+    LinkLost,
+    LinkOpened,
+    NotSpawned,
+    Report,
+    Sampled,
+    Spawn,
+    Strike,
+    Sweep,
+    Tell,
+    Thaw,
+    TimePassed,
+)
+from unicorn_mgr.messages import (
+    AgentMessage,
+    Beat,
+    CollectEvidence,
+    Evidence,
+    Hello,
+    NodeDrill,
+    Reading,
+    ReadNow,
+    StartWorker,
+    StoreAnswer,
+    WatchLogs,
+    Welcome,
+)
+from unicorn_mgr.model import Slot
+
+SAMPLE_SECONDS = 0.5
+LOG_SECONDS = 0.2
+
+log = structlog.get_logger()
+
+
+class AgentError(Exception):
+    """The agent can't start or go on.  The message is one line and names the fix."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentConfig:
+    """Where an agent lives."""
+
+    coordinator: str
+    """HOST:PORT."""
+    node: str
+    slots: tuple[Slot, ...]
+    data: Path
+    """Logs and submitted files."""
+    runtime: Path
+    """Sockets; a short path, since a unix socket's is limited to 107 bytes."""
+    templates: Path
+    """Sockets of templates; agents of one machine may share it."""
+    address: str = ""
+    """Where workers of other nodes reach this node; empty: the address that reaches the coordinator."""
+    tls: Path | None = None
+    drills: bool = False
+    warm: tuple[str, ...] = ()
+    """Interpreters to have a template of before the first worker is ordered."""
+
+
+class AgentService:
+    """Everything an agent runs."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        address = config.address or address_towards(config.coordinator)
+        self._core = AgentCore(
+            Hello(
+                node=config.node,
+                incarnation=secrets.token_hex(8),
+                slots=config.slots,
+                address=address,
+                version=__version__,
+                drills=config.drills,
+            )
+        )
+        path = config.runtime / f"{config.node}.sock"
+        if len(str(path)) > 100:
+            raise AgentError(f"runtime: {config.runtime}: its path is too long for a socket; choose a shorter one")
+        host_config = HostConfig(
+            node=config.node,
+            slots=config.slots,
+            address=address,
+            data=config.data,
+            socket=path,
+            templates=config.templates,
+        )
+        self._host = Host(host_config, self._emit, lambda call: self._link.say(AgentMessage(call)))
+        self._hub = Hub(path, self._host, self._emit)
+        self._link = Link(
+            config.coordinator,
+            config.tls,
+            self._core.say_hello,
+            lambda welcome: self._emit(LinkOpened(welcome)),
+            self._heard,
+            lambda answered: self._emit(LinkLost(answered)),
+        )
+        self._beat_seconds = 1.0
+        self._beats = 0
+        self._followers: dict[str, logs.Follower] = {}
+        self._punched: dict[str, int] = {}
+        self._deadline_changed = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._stop = asyncio.Event()
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until told to stop.  Workers outlive this."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        self._config.data.mkdir(parents=True, exist_ok=True, mode=0o750)
+        await self._host.start()
+        await self._hub.open()
+        ready()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                running = [
+                    tasks.create_task(work)
+                    for work in (
+                        self._link.run(),
+                        self._beat(),
+                        self._watch_rings(),
+                        self._timer(),
+                        self._tend_logs(),
+                    )
+                ]
+                await self._stop.wait()
+                for task in running:
+                    task.cancel()
+        except* LinkRefused as refused:
+            raise AgentError(str(refused.exceptions[0])) from None
+        finally:
+            self._hub.close()
+            await self._host.close()
+
+    # -- the core ------------------------------------------------------------------------
+
+    def _emit(self, event: AgentEvent) -> None:
+        for action in self._core.handle(event, time.monotonic()):
+            self._perform(action)
+        self._deadline_changed.set()
+
+    def _perform(self, action: AgentAction) -> None:
+        match action:
+            case Report(body):
+                self._link.say(AgentMessage(body))
+            case Tell(worker, body):
+                self._hub.tell(worker, self._with_address(body))
+            case Spawn(order):
+                assert self._tasks is not None
+                self._tasks.create_task(self._spawn(order))
+            case Kill(worker, reason, gently):
+                log.info("ending a worker", worker=worker, reason=reason)
+                self._host.kill(worker, gently)
+            case Sweep(worker):
+                self._host.sweep(worker)
+            case Forget(worker):
+                self._host.forget(worker)
+            case Strike(worker, fault):
+                if self._config.drills:
+                    self._host.strike(worker, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+            case Freeze():
+                log.error("cut off from the coordinator for too long: workers are frozen")
+                self._host.signal_all(signal.SIGSTOP)
+            case Thaw():
+                log.info("workers run on")
+                self._host.signal_all(signal.SIGCONT)
+
+    def _with_address(self, body: messages.Directive) -> messages.Directive:
+        """The agent alone knows where its workers listen."""
+        if isinstance(body, messages.Attached):
+            return replace(body, address=self._host.config.address)
+        return body
+
+    async def _spawn(self, order: StartWorker) -> None:
+        folder: Path | None = None
+        if order.snapshot:
+            folder = folder_of(self._config.data, order.snapshot)
+            if not folder.exists():
+                try:
+                    archive = await self._link.fetch_snapshot(order.snapshot)
+                    folder = await asyncio.to_thread(unpack, self._config.data, order.snapshot, archive)
+                except (SnapshotError, OSError) as failed:
+                    self._emit(NotSpawned(order.worker, str(failed)))
+                    return
+        self._host.spawn(order, folder)
+        for follower in self._followers.values():
+            if follower.job == order.job:
+                follower.from_start = True
+
+    async def _timer(self) -> None:
+        while True:
+            deadline = self._core.next_deadline()
+            self._deadline_changed.clear()
+            try:
+                async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                    await self._deadline_changed.wait()
+            except TimeoutError:
+                self._emit(TimePassed())
+
+    # -- the coordinator -----------------------------------------------------------------
+
+    async def _heard(self, body: messages.ToAgent) -> None:
+        match body:
+            case ReadNow(request, workers):
+                samples = tuple(s for s in self._host.samples() if s.worker in workers)
+                self._link.say(AgentMessage(Reading(request, samples)))
+            case CollectEvidence(request, worker):
+                assert self._tasks is not None
+                self._tasks.create_task(self._collect_evidence(request, worker))
+            case WatchLogs():
+                self._watch_logs(body)
+            case NodeDrill():
+                self._lose_node()
+            case StoreAnswer():
+                front = self._host.stores.get(body.worker)
+                if front is not None:
+                    front.answer(body)
+            case Welcome():
+                pass
+            case _:
+                self._emit(CoordinatorSaid(body))
+
+    async def _collect_evidence(self, request: str, worker: str) -> None:
+        process = self._host.processes.get(worker)
+        stacks, tool = await stacks_of(process) if process is not None and not process.ended else ("", "none")
+        self._link.say(AgentMessage(Evidence(worker, request, stacks, tool)))
+
+    def _lose_node(self) -> None:
+        """A drill: this node dies, with everything on it."""
+        if self._config.drills:
+            for worker in list(self._host.processes):
+                self._host.kill(worker, gently=False)
+            os._exit(DRILL_EXIT_CODE)
+
+    # -- regular work --------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            self._beats += 1
+            self._link.say(AgentMessage(Beat(self._beats, self._host.samples())))
+            await asyncio.sleep(self._beat_seconds)
+
+    async def _watch_rings(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            self._emit(Sampled(self._host.samples()))
+
+    async def _tend_logs(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_SECONDS)
+            for worker, process in list(self._host.processes.items()):
+                limit = process.order.log_bytes_max
+                self._punched[worker] = logs.bound(process.log, limit, self._punched.get(worker, 0))
+                for follower in list(self._followers.values()):
+                    if follower.job == process.order.job:
+                        follower.add(worker, process.log)
+                        for chunk in follower.turn(worker, process.log, self._punched[worker]):
+                            self._link.say(AgentMessage(chunk))
+
+    def _watch_logs(self, asked: WatchLogs) -> None:
+        if asked.stop:
+            self._followers.pop(asked.watch, None)
+            return
+        if asked.watch in self._followers:
+            return  # asked again after the stream was cut: it goes on from its place
+        follower = self._followers[asked.watch] = logs.Follower(asked.watch, asked.job, asked.from_start)
+        for worker, process in self._host.processes.items():
+            if process.order.job == asked.job:
+                follower.add(worker, process.log)
+        follower.from_start = True
+
+
+DRILL_EXIT_CODE = 86
+
+
+def address_towards(coordinator: str) -> str:
+    """The address of this machine that reaches HOST:PORT; nothing is sent."""
+    host, _, port = coordinator.rpartition(":")
+    try:
+        family = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(family[4])
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as failed:
+        raise AgentError(f"coordinator: {coordinator}: {failed}; want HOST:PORT") from failed

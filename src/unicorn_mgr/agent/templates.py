@@ -1,0 +1,235 @@
+"""The agent's line to template processes: find or start the right one, ask it for workers."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+START_SECONDS_MAX = 120.0
+PACKET_BYTES_MAX = 180_000
+
+_IMPORT_TIME = (
+    "CONDA", "CUDA", "GLOO_", "GOMP_", "HOME", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_",
+    "NUMPY_", "NVIDIA_", "OMP_", "OPENBLAS_", "PATH", "PYTHON", "PYTORCH", "ROCM", "TMPDIR", "TORCH", "TRITON",
+    "TZ", "USER", "VECLIB_", "VIRTUAL_ENV", "XDG_CACHE_HOME",
+)  # fmt: skip
+"""Variables that the interpreter, libc or torch read when they start, by their beginnings."""
+
+_PER_WORKER = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"})
+
+log = structlog.get_logger()
+
+
+class TemplateError(Exception):
+    """No template, or it refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A worker's process, as its template knows it."""
+
+    worker: str
+    pid: int
+    ring: int
+    words: int
+    note: str = ""
+    status: int | None = None
+
+
+def import_time(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a template must be started with."""
+    return {k: v for k, v in sorted(environment.items()) if k.startswith(_IMPORT_TIME) and k not in _PER_WORKER}
+
+
+@dataclass(eq=False)
+class _Line:
+    """One connected template."""
+
+    path: Path
+    socket: socket.socket
+    spawning: dict[str, asyncio.Future[Found]] = field(default_factory=dict)
+    adopted: list[Found] = field(default_factory=list)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class TemplatePool:
+    """All templates of one agent.  `ended` is told of exits, `lost` of workers whose template has died."""
+
+    def __init__(
+        self, folder: Path, node: str, ended: Callable[[str, int], None], lost: Callable[[list[str]], None]
+    ) -> None:
+        self._folder = folder
+        self._node = node
+        self._ended = ended
+        self._lost = lost
+        self._lines: dict[Path, _Line] = {}
+        self._line_of: dict[str, _Line] = {}
+        self._opening: dict[Path, asyncio.Lock] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    async def adopt_all(self) -> list[Found]:
+        """Workers of this node that templates already running still have."""
+        found: list[Found] = []
+        for path in sorted(self._folder.glob("*.sock")):
+            try:
+                line = await self._connect(path)
+            except OSError:
+                continue
+            found += line.adopted
+        return found
+
+    async def warm(self, interpreter: str, flags: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        """Have a template ready before the first worker is ordered."""
+        await self._open(interpreter, flags, environment, bare=False)
+
+    async def spawn(
+        self,
+        request: dict[str, Any],
+        interpreter: str,
+        flags: tuple[str, ...],
+        environment: Mapping[str, str],
+    ) -> Found:
+        """Make a worker's process.  Raises `TemplateError`."""
+        bare = request["kind"] == "exec"
+        line = await self._open(sys.executable if bare else interpreter, flags, environment, bare)
+        worker = request["worker"]
+        line.spawning[worker] = asyncio.get_running_loop().create_future()
+        self._line_of[worker] = line
+        packet = json.dumps({**request, "op": "spawn", "node": self._node}).encode()
+        if len(packet) > PACKET_BYTES_MAX:
+            raise TemplateError(f"environment: {len(packet)} bytes with the command: want at most {PACKET_BYTES_MAX}")
+        line.socket.send(packet)
+        return await line.spawning[worker]
+
+    def forget(self, worker: str) -> None:
+        """Let the template reap an ended worker."""
+        line = self._line_of.pop(worker, None)
+        if line is not None and line.path in self._lines:
+            line.socket.send(json.dumps({"op": "forget", "worker": worker}).encode())
+
+    def close(self) -> None:
+        """Leave the templates alone; they and their workers run on."""
+        loop = asyncio.get_running_loop()
+        for line in self._lines.values():
+            loop.remove_reader(line.socket)
+            line.socket.close()
+        self._lines.clear()
+
+    # -- connecting ----------------------------------------------------------------------
+
+    async def _open(
+        self, interpreter: str, flags: tuple[str, ...], environment: Mapping[str, str], bare: bool
+    ) -> _Line:
+        started_with = import_time(environment)
+        key = json.dumps([interpreter, flags, started_with, bare, os.getuid()])
+        path = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.sock"
+        async with self._opening.setdefault(path, asyncio.Lock()):
+            if path in self._lines:
+                return self._lines[path]
+            command = [
+                interpreter,
+                *flags,
+                "-m",
+                "unicorn_mgr.worker.template",
+                str(path),
+                *(["--bare"] * bare),
+            ]
+            return await self._start(path, command, started_with)
+
+    async def _start(self, path: Path, command: list[str], environment: dict[str, str]) -> _Line:
+        """Connect to the template at `path`, starting it first if there is none; agents on one machine take turns."""
+        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+            try:
+                return await self._connect(path)
+            except OSError:
+                path.unlink(missing_ok=True)
+            with path.with_suffix(".log").open("wb") as output:
+                process = subprocess.Popen(
+                    command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    start_new_session=True,
+                )  # fmt: skip
+            self._started.append(process)
+            deadline = time.monotonic() + START_SECONDS_MAX
+            while time.monotonic() < deadline:
+                if path.exists():
+                    return await self._connect(path)
+                if process.poll() is not None:
+                    raise TemplateError(_why(command, path.with_suffix(".log")))
+                await asyncio.sleep(0.02)
+            process.kill()
+            raise TemplateError(f"template: {command[0]}: not ready after {START_SECONDS_MAX:.0f} s")
+        except OSError as failed:
+            raise TemplateError(f"template: {command[0]}: {failed.strerror or failed}") from failed
+        finally:
+            os.close(lock)
+
+    async def _connect(self, path: Path) -> _Line:
+        line = _Line(path, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        line.socket.connect(str(path))
+        line.socket.setblocking(False)
+        self._lines[path] = line
+        asyncio.get_running_loop().add_reader(line.socket, self._hear, line)
+        line.socket.send(json.dumps({"op": "adopt", "node": self._node}).encode())
+        await line.ready.wait()
+        return line
+
+    # -- hearing -------------------------------------------------------------------------
+
+    def _hear(self, line: _Line) -> None:
+        try:
+            packet, fds, _, _ = socket.recv_fds(line.socket, PACKET_BYTES_MAX, 4)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, fds = b"", []
+        if not packet:
+            self._template_lost(line)
+            return
+        said = json.loads(packet)
+        match said["op"]:
+            case "spawned":
+                line.spawning.pop(said["worker"]).set_result(Found(said["worker"], said["pid"], fds[0], fds[1]))
+            case "failed":
+                line.spawning.pop(said["worker"]).set_exception(TemplateError(f"template: {said['error']}"))
+            case "adopted":
+                line.adopted.append(Found(said["worker"], said["pid"], fds[0], fds[1], said["note"], said["status"]))
+                self._line_of[said["worker"]] = line
+            case "ready":
+                line.ready.set()
+            case "exited":
+                self._ended(said["worker"], said["status"])
+
+    def _template_lost(self, line: _Line) -> None:
+        asyncio.get_running_loop().remove_reader(line.socket)
+        line.socket.close()
+        self._lines.pop(line.path, None)
+        line.ready.set()
+        for future in line.spawning.values():
+            if not future.done():
+                future.set_exception(TemplateError("template: it has died"))
+        orphans = [worker for worker, of in self._line_of.items() if of is line]
+        for worker in orphans:
+            del self._line_of[worker]
+        log.warning("template lost", path=str(line.path), workers=len(orphans))
+        self._lost(orphans)
+
+
+def _why(command: list[str], output: Path) -> str:
+    text = output.read_text(errors="replace").strip().splitlines()
+    return f"template: {command[0]}: {text[-1] if text else 'it ended without a word'}"

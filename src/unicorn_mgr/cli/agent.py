@@ -1,0 +1,124 @@
+"""`unicorn agent`: one on every node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import typer
+
+from unicorn_mgr.cli.common import (
+    CoordinatorOption,
+    Problem,
+    TlsOption,
+    host_and_port,
+    runtime_folder,
+    set_up_logging,
+    state_folder,
+)
+from unicorn_mgr.model import Slot
+
+GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def agent(
+        coordinator: str | None = CoordinatorOption,
+        node: str = typer.Option(
+            socket.gethostname().partition(".")[0],
+            "--node",
+            metavar="NAME",
+            help="This node's name in the cluster.",
+        ),
+        slots: str = typer.Option("auto", "--slots", metavar="N|auto", help="How many workers may run here."),
+        device: str = typer.Option("", "--device", metavar="cpu|cuda", help="What a slot is; found out if not given."),
+        address: str = typer.Option(
+            "",
+            "--address",
+            metavar="IP",
+            help="Where workers of other nodes reach this one; found out if not given.",
+        ),
+        data: Path | None = typer.Option(None, "--data", metavar="DIR", help="Logs and submitted files."),
+        templates: Path | None = typer.Option(
+            None, "--templates", metavar="DIR", help="Template processes; agents of one machine may share it."
+        ),
+        tls: Path | None = TlsOption,
+        allow_drills: bool = typer.Option(False, "--allow-drills", help="Faults may be injected here."),
+        json_logs: bool = typer.Option(False, "--json-logs", help="Log JSON."),
+        verbose: bool = typer.Option(False, "--verbose", help="Log more."),
+    ) -> None:
+        """Run the agent of this node.  Workers outlive it."""
+        set_up_logging(json_logs, verbose)
+        if not coordinator:
+            raise Problem("coordinator: not given: say --coordinator HOST:PORT or set UNICORN_COORDINATOR")
+        runtime = runtime_folder()
+        _serve(
+            coordinator=host_and_port("coordinator", coordinator),
+            node=node,
+            slots=find_slots(slots, device),
+            address=address,
+            data=data or state_folder() / "agents" / node,
+            runtime=data / "run" if data is not None and len(str(data)) < 60 else runtime / "agents",
+            templates=templates or runtime / "templates",
+            tls=tls,
+            drills=allow_drills,
+        )
+
+
+def find_slots(count: str, device: str) -> tuple[Slot, ...]:
+    """The slots of this node."""
+    gpus = len(list(GPU_FOLDER.iterdir())) if GPU_FOLDER.is_dir() else 0
+    kind = device or ("cuda" if gpus else "cpu")
+    if kind not in ("cpu", "cuda"):
+        raise Problem(f"device: {device}: want cpu or cuda")
+    if count == "auto":
+        number = gpus if kind == "cuda" else len(os.sched_getaffinity(0))
+        if number == 0:
+            raise Problem("slots: auto: no GPU was found under /proc/driver/nvidia/gpus; give --slots N")
+    elif count.isdecimal() and 0 < int(count) <= 1024:
+        number = int(count)
+    else:
+        raise Problem(f"slots: {count}: want 1 to 1024, or auto")
+    return tuple(Slot(i, f"cuda:{i}" if kind == "cuda" else "cpu") for i in range(number))
+
+
+def _serve(
+    *,
+    coordinator: str,
+    node: str,
+    slots: tuple[Slot, ...],
+    address: str,
+    data: Path,
+    runtime: Path,
+    templates: Path,
+    tls: Path | None,
+    drills: bool,
+) -> None:
+    from unicorn_mgr.agent.service import AgentConfig, AgentError, AgentService  # noqa: PLC0415
+
+    config = AgentConfig(
+        coordinator=coordinator,
+        node=node,
+        slots=slots,
+        data=data,
+        runtime=runtime,
+        templates=templates,
+        address=address,
+        tls=tls,
+        drills=drills,
+    )
+
+    async def serve() -> None:
+        await AgentService(config).run()
+
+    try:
+        asyncio.run(serve())
+    except AgentError as failed:
+        raise Problem(str(failed)) from failed
+    except OSError as failed:
+        raise Problem(f"data: {failed.filename or data}: {failed.strerror}; choose another --data") from failed

@@ -1,0 +1,163 @@
+"""What several commands need: errors, addresses, logging, a line to the coordinator."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+import typer
+
+from unicorn_mgr import messages
+from unicorn_mgr.codec import decoder, encode
+from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
+
+CALL_SECONDS_MAX = 10.0
+CONNECT_SECONDS_MAX = 3.0
+COORDINATOR = "UNICORN_COORDINATOR"
+TLS = "UNICORN_TLS"
+
+R = TypeVar("R")
+
+CoordinatorOption = typer.Option(
+    None, "--coordinator", metavar="HOST:PORT", envvar=COORDINATOR, help="The coordinator's address."
+)
+TlsOption = typer.Option(
+    None,
+    "--tls",
+    envvar=TLS,
+    metavar="FOLDER",
+    help="Folder with ca.pem, cert.pem and key.pem; needed off loopback.",
+)
+JsonOption = typer.Option(False, "--json", help="Print JSON with stable keys.")
+
+
+class Problem(Exception):
+    """One line for the user: what is wrong, and what to do."""
+
+    def __init__(self, text: str, code: int = 2) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def host_and_port(field: str, text: str) -> str:
+    """Check HOST:PORT."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        raise Problem(f"{field}: {text}: want HOST:PORT, e.g. 127.0.0.1:7077")
+    return text
+
+
+def duration(field: str, value: float) -> float:
+    """Check seconds."""
+    if value < 0:
+        raise Problem(f"{field}: {value}: want at least 0 seconds")
+    return value
+
+
+def set_up_logging(json: bool, verbose: bool = False) -> None:
+    """One event a line on stderr: key-value for people, JSON in a service."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def runtime_folder() -> Path:
+    """Where sockets live: short, private, and gone after a restart of the machine."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "unicorn" if base and len(base) < 40 else Path(f"/tmp/unicorn-{os.getuid()}")  # noqa: S108
+
+
+def state_folder() -> Path:
+    """Where journals and logs live unless --data says otherwise."""
+    if os.getuid() == 0:
+        return Path("/var/lib/unicorn")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "unicorn"
+
+
+class Client:
+    """A blocking line to the coordinator."""
+
+    def __init__(self, coordinator: str | None, tls: Path | None) -> None:
+        if not coordinator:
+            raise Problem(f"coordinator: not given: say --coordinator HOST:PORT or set {COORDINATOR}")
+        self.coordinator = host_and_port("coordinator", coordinator)
+        options = (("grpc.max_receive_message_length", 72 << 20), ("grpc.max_send_message_length", 72 << 20))
+        try:
+            if tls is not None:
+                self._channel = grpc.secure_channel(coordinator, channel_credentials(tls), options)
+            else:
+                self._channel = grpc.insecure_channel(coordinator, options)
+        except CredentialsError as wrong:
+            raise Problem(str(wrong)) from wrong
+        self._tls = tls
+
+    def call(self, name: str, asked: object, answer: type[R], seconds: float = CALL_SECONDS_MAX) -> R:
+        """A unary call.  Raises `Problem`."""
+        unary = self._channel.unary_unary(
+            f"/unicorn.v1.ClientService/{name}",
+            request_serializer=encode,
+            response_deserializer=decoder(answer),
+        )
+        try:
+            found: R = unary(asked, timeout=seconds, wait_for_ready=False)
+        except grpc.RpcError as failed:
+            raise self.problem(failed) from None
+        return found
+
+    def follow(self, name: str, asked: object, item: type[R]) -> Iterator[R]:
+        """A stream of answers.  Raises `Problem`."""
+        stream = self._channel.unary_stream(
+            f"/unicorn.v1.ClientService/{name}",
+            request_serializer=encode,
+            response_deserializer=decoder(item),
+        )
+        try:
+            yield from stream(asked)
+        except grpc.RpcError as failed:
+            raise self.problem(failed) from None
+
+    def look(self) -> messages.ClusterView:
+        """Everything at this moment."""
+        return self.call("Look", messages.LookRequest(), messages.ClusterView)
+
+    def problem(self, failed: grpc.RpcError) -> Problem:
+        """A failed call as one line."""
+        code, text = failed.code(), _plain(failed.details() or "")
+        if code in (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.NOT_FOUND,
+            grpc.StatusCode.PERMISSION_DENIED,
+        ):
+            return Problem(text)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            hint = "" if self._tls or is_loopback(self.coordinator) else "; off loopback give --tls FOLDER"
+            return Unreachable(f"coordinator: {self.coordinator}: nobody answers there; is it running?{hint}")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Unreachable(f"coordinator: {self.coordinator}: no answer in {CALL_SECONDS_MAX:.0f} s")
+        return Problem(f"coordinator: {self.coordinator}: {code.name.lower()}: {text}", 1)
+
+
+class Unreachable(Problem):
+    """The coordinator did not answer; it may later."""
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()

@@ -1,0 +1,208 @@
+"""`unicorn local`: a whole cluster on this machine, as real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+
+from unicorn_mgr.cli.common import Problem, host_and_port
+
+READY_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 10.0
+RESTART_SECONDS = 0.5
+LOST_NODE_SECONDS = 15.0
+"""A node lost in a drill comes back after this long."""
+
+LOST_EXIT_CODE = 86
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def local(
+        nodes: int = typer.Option(4, "--nodes", help="How many agents."),
+        slots: int = typer.Option(1, "--slots", help="Slots of each."),
+        listen: str = typer.Option(
+            "127.0.0.1:7077", "--listen", metavar="HOST:PORT", help="The coordinator's address."
+        ),
+        data: Path | None = typer.Option(
+            None, "--data", metavar="DIR", help="Everything it writes; temporary if not given."
+        ),
+        setting: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="A setting of the coordinator."),
+        no_drills: bool = typer.Option(False, "--no-drills", help="Refuse `unicorn inject`."),
+    ) -> None:
+        """Run a whole cluster here until Ctrl-C.  Agents and coordinator that die are started again."""
+        if nodes < 1 or nodes > 64:
+            raise Problem(f"nodes: {nodes}: want 1 to 64")
+        if slots < 1:
+            raise Problem(f"slots: {slots}: want at least 1")
+        with contextlib.ExitStack() as stack:
+            folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unicorn-")))
+            cluster = stack.enter_context(
+                running(
+                    folder,
+                    nodes,
+                    slots,
+                    host_and_port("listen", listen),
+                    tuple(setting),
+                    drills=not no_drills,
+                )
+            )
+            typer.echo(f"cluster of {nodes} nodes with {slots} slots each; logs and journal in {folder}")
+            typer.echo(f"export UNICORN_COORDINATOR={cluster.address}")
+            typer.echo(f"metrics: http://{cluster.metrics}/metrics")
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    cluster.tend()
+                    time.sleep(0.1)
+            typer.echo("stopping")
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A process that is started again when it dies."""
+
+    name: str
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    due: float = 0.0
+
+    def start(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def tend(self, now: float) -> None:
+        """Start it again if it has died, a little later."""
+        if self.process is None:
+            if now >= self.due:
+                self.start()
+            return
+        code = self.process.poll()
+        if code is not None:
+            self.process = None
+            self.due = now + (LOST_NODE_SECONDS if code == LOST_EXIT_CODE else RESTART_SECONDS)
+
+
+@dataclass(eq=False)
+class LocalCluster:
+    """A coordinator and agents as children of this process."""
+
+    folder: Path
+    listen: str
+    coordinator: _Kept
+    agents: list[_Kept] = field(default_factory=list)
+    address: str = ""
+    metrics: str = ""
+
+    def tend(self) -> None:
+        """Start again what has died."""
+        for kept in (self.coordinator, *self.agents):
+            kept.tend(time.monotonic())
+
+    def wait_for_coordinator(self, ready: Path) -> None:
+        """Until it serves.  Raises `Problem` with its own words if it can't."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while not ready.exists():
+            assert self.coordinator.process is not None
+            if self.coordinator.process.poll() is not None or time.monotonic() > deadline:
+                words = self.coordinator.log.read_text(errors="replace").strip().splitlines()
+                raise Problem((words[-1] if words else "the coordinator did not start").removeprefix("unicorn: "))
+            time.sleep(0.02)
+        self.address, self.metrics = ready.read_text().split("\n")[:2]
+
+    def stop(self) -> None:
+        """End everything, workers too."""
+        for kept in self.agents:
+            _end(kept)
+        end_workers(self.folder)
+        _end(self.coordinator)
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, nodes: int, slots: int, listen: str, settings: tuple[str, ...] = (), drills: bool = True
+) -> Iterator[LocalCluster]:
+    """A local cluster, ended when the block ends."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ready = folder / "coordinator.ready"
+    ready.unlink(missing_ok=True)
+    unicorn = [sys.executable, "-m", "unicorn_mgr.cli"]
+    command = [
+        *unicorn,
+        "coordinator",
+        "--listen",
+        listen,
+        "--data",
+        str(folder / "coordinator"),
+        "--metrics",
+        "127.0.0.1:0",
+    ]
+    command += ["--ready-file", str(ready), *(["--allow-drills"] if drills else [])]
+    for pair in settings:
+        command += ["--set", pair]
+    cluster = LocalCluster(folder, listen, _Kept("coordinator", command, folder / "coordinator.log"))
+    try:
+        cluster.coordinator.start()
+        cluster.wait_for_coordinator(ready)
+        # A restarted coordinator must be found where it was.
+        at = command.index("--listen") + 1
+        command[at] = cluster.address
+        for i in range(nodes):
+            agent = [
+                *unicorn,
+                "agent",
+                "--coordinator",
+                cluster.address,
+                "--node",
+                f"node-{i}",
+                "--slots",
+                str(slots),
+            ]
+            agent += [
+                "--device",
+                "cpu",
+                "--data",
+                str(folder / f"node-{i}"),
+                *(["--allow-drills"] if drills else []),
+            ]
+            kept = _Kept(f"node-{i}", agent, folder / f"node-{i}.log")
+            cluster.agents.append(kept)
+            kept.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _end(kept: _Kept) -> None:
+    if kept.process is None:
+        return
+    kept.process.send_signal(signal.SIGTERM)
+    try:
+        kept.process.wait(STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        kept.process.kill()
+        kept.process.wait()
+
+
+def end_workers(folder: Path) -> None:
+    """Workers outlive their agents; those of this cluster are found by their agent's socket."""
+    from unicorn_mgr.agent.host import with_suppressed_kill  # noqa: PLC0415
+    from unicorn_mgr.agent.processes import strays  # noqa: PLC0415
+
+    for path in sorted(folder.glob("node-*/run/*.sock")):
+        for pid in strays(path, set()):
+            with_suppressed_kill(pid)

@@ -1,0 +1,152 @@
+"""What people ask for is checked before it becomes a fact: a refused wish changes nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from unicorn_mgr.coordinator.state import ClusterState, NodePhase
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.messages import (
+    CancelJob,
+    Command,
+    DrainNode,
+    Inject,
+    Mistake,
+    SetObserve,
+    SetPaused,
+    UndrainNode,
+)
+from unicorn_mgr.model import JobSpec
+
+NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")
+SIZE_MAX = 100_000
+FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit", "lose-node")
+
+
+class Rejected(Exception):
+    """A wish that can't be granted; `mistake` names the field and the fix."""
+
+    def __init__(self, mistake: Mistake, missing: bool = False) -> None:
+        super().__init__(str(mistake))
+        self.mistake = mistake
+        self.missing = missing
+        """It names something that is not there."""
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Raise `Rejected` for the first field that can't be right."""
+    rules: tuple[tuple[bool, str, object, str], ...] = (
+        (
+            bool(NAME.fullmatch(spec.name)),
+            "name",
+            spec.name,
+            "want 1 to 63 letters, digits, - and _, e.g. --name gpt-small",
+        ),
+        (bool(spec.command), "command", "", "give it after --, e.g. -- python train.py"),
+        (1 <= spec.size_min <= SIZE_MAX, "min", spec.size_min, f"want 1 to {SIZE_MAX}"),
+        (
+            spec.size_min <= spec.size_max,
+            "max",
+            spec.size_max,
+            f"want at least --min, which is {spec.size_min}",
+        ),
+        (spec.size_max <= SIZE_MAX, "max", spec.size_max, f"want at most {SIZE_MAX}"),
+        (math.isfinite(spec.weight) and spec.weight > 0, "weight", spec.weight, "want a number above 0"),
+        (spec.directory.startswith("/"), "workdir", spec.directory, "want an absolute path"),
+        (
+            spec.checkpoint_every_steps >= 0,
+            "checkpoint_every",
+            spec.checkpoint_every_steps,
+            "want at least 0",
+        ),
+        (spec.checkpoint_keep >= 1, "checkpoint_keep", spec.checkpoint_keep, "want at least 1"),
+        (spec.stall_seconds >= 0, "stall_seconds", spec.stall_seconds, "want at least 0"),
+        (spec.user_seconds >= 0, "user_seconds", spec.user_seconds, "want at least 0"),
+        (
+            spec.stall_factor == 0 or spec.stall_factor >= 1,
+            "stall_factor",
+            spec.stall_factor,
+            "want at least 1",
+        ),
+        (spec.restarts_max >= 0, "restarts", spec.restarts_max, "want at least 0"),
+    )
+    for holds, field, value, fix in rules:
+        if not holds:
+            raise Rejected(Mistake(field, str(value), fix))
+
+
+def job_submitted(state: ClusterState, request_id: str, spec: JobSpec, drills_allowed: bool) -> e.JobSubmitted:
+    """The fact a submission becomes; a name may be used again when its job has ended."""
+    check_spec(spec)
+    present = state.jobs.get(spec.name)
+    if present is not None and not present.over:
+        raise Rejected(Mistake("name", spec.name, "a job of this name is running; cancel it or choose another name"))
+    if spec.drills and not drills_allowed:
+        raise Rejected(Mistake("drills", "", _NO_DRILLS))
+    for drill in spec.drills:
+        _check_fault(drill.drill.fault)
+    return e.JobSubmitted(request_id, spec.name, spec)
+
+
+_NO_DRILLS = "this coordinator does not allow drills; start it with --allow-drills"
+
+
+def commanded(state: ClusterState, request_id: str, command: Command, drills_allowed: bool) -> e.Fact:
+    """The fact an operator's command becomes."""
+    match command:
+        case CancelJob(job):
+            _running(state, job)
+            return e.JobCancelled(request_id, job)
+        case DrainNode(node):
+            _known(state, node)
+            if state.nodes[node].phase in (NodePhase.LOST, NodePhase.ISOLATED):
+                phase = state.nodes[node].phase
+                raise Rejected(Mistake("node", node, f"it is {phase} and holds nothing that could be drained"))
+            return e.NodeDrained(request_id, node)
+        case UndrainNode(node):
+            _known(state, node)
+            phase = state.nodes[node].phase
+            if phase not in (NodePhase.DRAINING, NodePhase.DRAINED, NodePhase.ISOLATED):
+                raise Rejected(Mistake("node", node, f"it is {phase}, neither drained nor isolated"))
+            return e.NodeUndrained(request_id, node)
+        case SetPaused(paused):
+            return e.PauseSet(request_id, paused)
+        case SetObserve(job, observe):
+            if job:
+                _running(state, job)
+            return e.ObserveSet(request_id, job, observe)
+        case Inject():
+            return _drill(state, request_id, command, drills_allowed)
+
+
+def _drill(state: ClusterState, request_id: str, command: Inject, drills_allowed: bool) -> e.DrillOrdered:
+    if not drills_allowed:
+        raise Rejected(Mistake("inject", "", _NO_DRILLS))
+    _check_fault(command.drill.fault)
+    _running(state, command.job)
+    job = state.jobs[command.job]
+    alive = {w.seat: w for w in job.alive()}
+    if command.seat not in alive:
+        seats = ", ".join(map(str, sorted(alive))) or "none"
+        raise Rejected(Mistake("worker", str(command.seat), f"job {job.name} has workers {seats}"), missing=True)
+    return e.DrillOrdered(request_id, job.name, alive[command.seat].name, command.drill)
+
+
+def _check_fault(fault: str) -> None:
+    if fault not in FAULTS:
+        raise Rejected(Mistake("fault", fault, f"want one of {', '.join(FAULTS)}"))
+
+
+def _running(state: ClusterState, job: str) -> None:
+    if job not in state.jobs:
+        known = ", ".join(sorted(state.jobs)) or "none"
+        raise Rejected(Mistake("job", job, f"there is no such job; known: {known}"), missing=True)
+    if state.jobs[job].over:
+        raise Rejected(Mistake("job", job, "it has ended"))
+
+
+def _known(state: ClusterState, node: str) -> None:
+    if node not in state.nodes:
+        known = ", ".join(sorted(state.nodes)) or "none"
+        raise Rejected(Mistake("node", node, f"there is no such node; known: {known}"), missing=True)

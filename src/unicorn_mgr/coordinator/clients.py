@@ -1,0 +1,232 @@
+"""People's side of the server: submit, command, look, follow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from unicorn_mgr.codec import encode
+from unicorn_mgr.coordinator.admission import Rejected, commanded, job_submitted
+from unicorn_mgr.coordinator.authority import Authority
+from unicorn_mgr.coordinator.describe import concerns, describe
+from unicorn_mgr.coordinator.driver import Driver
+from unicorn_mgr.coordinator.logbook import LogBook, Watch
+from unicorn_mgr.coordinator.sessions import Agents
+from unicorn_mgr.coordinator.store import Entry, dump_event
+from unicorn_mgr.coordinator.views import cluster_view, incident_view, job_view
+from unicorn_mgr.effects.coordinator import NodeDrained, NodeUndrained
+from unicorn_mgr.messages import (
+    ClusterView,
+    CommandDone,
+    EventLine,
+    FollowEventsRequest,
+    FollowJobRequest,
+    IncidentRequest,
+    IncidentStory,
+    JobUpdate,
+    JobView,
+    LookRequest,
+    OperatorCommand,
+    SubmitJob,
+    Submitted,
+)
+from unicorn_mgr.tls import Role
+
+SNAPSHOT_BYTES_MAX = 64 << 20
+EVENTS_PER_READ = 500
+UPDATE_SECONDS = 0.2
+STORY_EVENTS_MAX = 2_000
+LAST_OUTPUT_SECONDS = 1.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Clients:
+    """Unary calls and watches.  Nothing is acknowledged before it is durable."""
+
+    def __init__(
+        self, driver: Driver, agents: Agents, logs: LogBook, authority: Authority, metrics: str, drills: bool
+    ) -> None:
+        self._driver = driver
+        self._agents = agents
+        self._logs = logs
+        self._authority = authority
+        self._metrics = metrics
+        self._drills = drills
+
+    # -- changing ------------------------------------------------------------------------
+
+    async def submit(self, asked: SubmitJob, context: Context) -> Submitted:
+        """Accept a job.  A repeated request is answered as the first one was."""
+        await self._authority.require(context, Role.SUBMITTER)
+        state = self._driver.core.state
+        if asked.request_id in state.requests:
+            return Submitted(state.requests[asked.request_id])
+        await self._check_archive(asked, context)
+        try:
+            event = job_submitted(state, asked.request_id, asked.spec, self._drills)
+        except Rejected as rejected:
+            await _refuse(context, rejected)
+            raise
+        if asked.snapshot:
+            await asyncio.to_thread(self._driver.store.keep_file, asked.spec.snapshot, asked.snapshot, time.time())
+        await self._driver.submit(event)
+        return Submitted(event.job)
+
+    async def _check_archive(self, asked: SubmitJob, context: Context) -> None:
+        digest, data = asked.spec.snapshot, asked.snapshot
+        if len(data) > SNAPSHOT_BYTES_MAX:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"snapshot: {len(data)} bytes: too large")
+        if data and hashlib.sha256(data).hexdigest() != digest:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "snapshot: its digest does not fit; submit again")
+        if digest and not data and self._driver.store.file(digest) is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"snapshot: {digest}: not here; send it along")
+
+    async def command(self, asked: OperatorCommand, context: Context) -> CommandDone:
+        """Carry out an operator's command, once."""
+        await self._authority.require(context, Role.OPERATOR)
+        state = self._driver.core.state
+        if asked.request_id in state.requests:
+            return CommandDone("done before")
+        try:
+            event = commanded(state, asked.request_id, asked.body, self._drills)
+        except Rejected as rejected:
+            await _refuse(context, rejected)
+            raise
+        await self._driver.submit(event)
+        if isinstance(event, NodeDrained | NodeUndrained):
+            node = self._driver.core.state.nodes[event.node]
+            return CommandDone(f"node {node.name} is {node.phase}" + (f": {node.reason}" if node.reason else ""))
+        return CommandDone("done")
+
+    # -- looking -------------------------------------------------------------------------
+
+    async def look(self, asked: LookRequest, context: Context) -> ClusterView:
+        """Everything at this moment."""
+        del asked
+        await self._authority.require(context, Role.VIEWER)
+        driver = self._driver
+        return cluster_view(
+            driver.core.state,
+            driver.liveness,
+            driver.now(),
+            driver.store.cluster,
+            self._metrics,
+            self._drills,
+        )
+
+    async def find_incident(self, asked: IncidentRequest, context: Context) -> IncidentStory:
+        """One incident, and everything that happened around it."""
+        await self._authority.require(context, Role.VIEWER)
+        state, now = self._driver.core.state, self._driver.now()
+        incident = state.incidents.get(asked.id)
+        if incident is None:
+            newest = ", ".join(list(state.incidents)[-3:]) or "none"
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"incident: {asked.id}: there is none; newest: {newest}")
+            raise AssertionError
+        since, until = incident.occurred_at - 1.0, (incident.closed_at or now) + 1.0
+        entries = await asyncio.to_thread(lambda: list(self._driver.store.entries(0)))
+        story = [_line(x) for x in entries if since <= x.at <= until and concerns(x.event, incident.job, incident.node)]
+        return IncidentStory(incident_view(incident, now), tuple(story[-STORY_EVENTS_MAX:]))
+
+    # -- following -----------------------------------------------------------------------
+
+    async def follow_events(self, asked: FollowEventsRequest, context: Context) -> AsyncIterator[bytes]:
+        """Events after a number, and with `follow` those to come."""
+        await self._authority.require(context, Role.VIEWER)
+        after = asked.after
+        while True:
+            changed = self._driver.changed
+            entries = await asyncio.to_thread(self._read, after)
+            for entry in entries:
+                after = entry.number
+                if concerns(entry.event, asked.job, asked.node):
+                    yield encode(_line(entry))
+            if len(entries) < EVENTS_PER_READ:
+                if not asked.follow:
+                    return
+                await changed.wait()
+
+    def _read(self, after: int) -> list[Entry]:
+        return list(self._driver.store.entries(after, EVENTS_PER_READ))
+
+    async def follow_job(self, asked: FollowJobRequest, context: Context) -> AsyncIterator[bytes]:
+        """A job's state whenever it changes, and its output, until it has ended."""
+        await self._authority.require(context, Role.VIEWER)
+        if asked.job not in self._driver.core.state.jobs:
+            known = ", ".join(sorted(self._driver.core.state.jobs)) or "none"
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"job: {asked.job}: there is none; known: {known}")
+        watch = self._logs.open(asked.job, asked.from_start, self._agents.send_all) if asked.logs else None
+        try:
+            shown = None
+            while True:
+                if watch is not None:
+                    for update in self._drain(watch):
+                        yield encode(update)
+                view = self._job_view(asked.job)
+                if view != shown:
+                    shown = view
+                    yield encode(JobUpdate(view))
+                if view.state == "ended":
+                    break
+                await self._pause(watch)
+            if watch is not None:
+                async for update in self._last_output(watch):
+                    yield encode(update)
+        finally:
+            if watch is not None:
+                self._logs.close(watch, self._agents.send_all)
+
+    def _job_view(self, job: str) -> JobView:
+        driver = self._driver
+        return job_view(driver.core.state, driver.liveness, driver.core.state.jobs[job], driver.now())
+
+    async def _pause(self, watch: Watch | None) -> None:
+        """Until something may have changed, but not for ever: samples change without events."""
+        changed = asyncio.create_task(self._driver.changed.wait())
+        waits: set[asyncio.Task[Any]] = {changed}
+        if watch is not None and watch.chunks.empty():
+            waits.add(asyncio.create_task(watch.wait()))
+        elif watch is not None:
+            changed.cancel()
+            return
+        _, pending = await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.sleep(UPDATE_SECONDS if watch is None else 0)
+
+    def _drain(self, watch: Watch) -> list[JobUpdate]:
+        updates = []
+        while not watch.chunks.empty():
+            chunk = watch.chunks.get_nowait()
+            lost, watch.dropped_bytes = watch.dropped_bytes, 0
+            updates.append(JobUpdate(None, chunk.worker, chunk.data, chunk.dropped_bytes + lost))
+        return updates
+
+    async def _last_output(self, watch: Watch) -> AsyncIterator[JobUpdate]:
+        """What the agents still have of an ended job, for a moment."""
+        deadline = time.monotonic() + LAST_OUTPUT_SECONDS
+        while time.monotonic() < deadline:
+            for update in self._drain(watch):
+                yield update
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(UPDATE_SECONDS):
+                    await watch.wait()
+
+
+async def _refuse(context: Context, rejected: Rejected) -> None:
+    code = grpc.StatusCode.NOT_FOUND if rejected.missing else grpc.StatusCode.INVALID_ARGUMENT
+    await context.abort(code, str(rejected.mistake))
+
+
+def _line(entry: Entry) -> EventLine:
+    kind, body = dump_event(entry.event)
+    return EventLine(entry.number, entry.wall, kind, describe(entry.event), body)

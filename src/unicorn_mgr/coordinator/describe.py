@@ -1,0 +1,99 @@
+"""Events in words, one line each, for people who follow or replay."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.messages import Sample
+
+
+def describe(event: e.Event) -> str:
+    """What happened, for a person who knows the vocabulary."""
+    match event:
+        case e.TermStarted(term):
+            return f"the coordinator has started, term {term}"
+        case e.NodeAttached(node, _, slots, address):
+            return f"node {node} attached with {len(slots)} slots at {address}"
+        case e.NodeSilent(node, seconds):
+            return f"node {node} has been silent for {seconds:.1f} s"
+        case e.NodeHeard(node):
+            return f"node {node} is heard again"
+        case e.NodeLost(node, reason):
+            return f"node {node} is lost: {reason}"
+        case e.NodeIsolated(node, reason):
+            return f"node {node} is isolated: {reason}"
+        case e.JobHalted(job, seconds):
+            return f"job {job} has waited {seconds:.1f} s for workers on silent nodes"
+        case e.WorkerExited(exited):
+            how = f"signal {-exited.code}" if exited.code < 0 else f"code {exited.code}"
+            return f"{exited.worker} ended by {how}"
+        case e.WorkerDying(worker, witness):
+            return f"{worker} is dying ({witness})"
+        case e.WorkerTold(worker, fact):
+            return f"{worker}: {type(fact).__name__} {_brief(fact)}"
+        case e.JobSubmitted(_, job, spec):
+            return f"job {job} submitted: {' '.join(spec.command)} on {spec.size_min} to {spec.size_max} slots"
+        case e.SlotsAssigned(job, seats, reason):
+            return f"job {job} has {len(seats)} slots ({reason})"
+        case e.WorkerOrdered(worker, node, slot):
+            return f"{worker} is started on {node}, slot {slot}: {event.reason}"
+        case e.WorkerCondemned(worker, reason):
+            return f"{worker} is ended: {reason}"
+        case e.EpochGranted(job, epoch, members, reason):
+            return f"job {job} goes on in epoch {epoch} with {', '.join(members)} ({reason})"
+        case e.GroupFormed(job, epoch):
+            return f"job {job}: all members of epoch {epoch} have published"
+        case e.TransitionEnded(job, epoch):
+            return f"job {job}: all members have finished a step in epoch {epoch}"
+        case e.IncidentOpened():
+            who = event.worker or f"node {event.node}"
+            return f"{event.incident} opened: {who}, {event.cause}, {event.severity}, by {event.detected_by}"
+        case e.IncidentClosed(incident, how):
+            return f"{incident} closed: {how}"
+        case e.IncidentNoted(incident, text):
+            return f"{incident}: {text}"
+        case e.JobEnded(job, code, reason):
+            return f"job {job} ended with {code}: {reason}"
+        case e.CheckpointCommitted(job, step, _, url):
+            return f"job {job}: checkpoint of step {step} is complete in {url}"
+        case e.JobProgressed(job, committed, seconds):
+            return f"job {job} has committed step {committed}, {seconds * 1000:.0f} ms a step"
+        case _:
+            return f"{type(event).__name__} {_brief(event)}"
+
+
+def _brief(value: Any) -> str:
+    """Fields that say something, shortly; never an environment."""
+    parts = []
+    for f in dataclasses.fields(value):
+        item = getattr(value, f.name)
+        if f.name in ("request_id", "environment", "traceback", "fingerprint", "samples") or item in (
+            "",
+            None,
+            (),
+            {},
+        ):
+            continue
+        if isinstance(item, Sample):
+            item = f"step {item.step}"
+        text = str(item)
+        parts.append(f"{f.name}={text[:80]}")
+    return " ".join(parts)
+
+
+def concerns(event: e.Event, job: str, node: str) -> bool:
+    """The event belongs to the story of a job or a node; both empty: it always does."""
+    if not job and not node:
+        return True
+    values: list[str] = []
+    for f in dataclasses.fields(event):
+        item = getattr(event, f.name)
+        if isinstance(item, str):
+            values.append(item)
+        elif hasattr(item, "worker"):
+            values.append(item.worker)
+    if job and any(v == job or v.startswith(f"{job}/") for v in values):
+        return True
+    return bool(node) and node in values

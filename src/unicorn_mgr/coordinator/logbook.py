@@ -1,0 +1,71 @@
+"""Workers' output on its way to the people who follow it: bounded, and never in training's way."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from unicorn_mgr.messages import LogChunk, ToAgent, WatchLogs
+
+CHUNKS_MAX = 2_000
+"""A follower that is this many chunks behind loses the oldest, and is told how much."""
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """One follower of one job's output."""
+
+    name: str
+    job: str
+    from_start: bool
+    chunks: asyncio.Queue[LogChunk] = field(default_factory=lambda: asyncio.Queue(CHUNKS_MAX))
+    dropped_bytes: int = 0
+
+    def put(self, chunk: LogChunk) -> None:
+        """A piece of output; the oldest makes way if the follower is too slow."""
+        if self.chunks.full():
+            lost = self.chunks.get_nowait()
+            self.dropped_bytes += len(lost.data) + lost.dropped_bytes
+        self.chunks.put_nowait(chunk)
+        self._come.set()
+
+    async def wait(self) -> None:
+        """Until there is output that has not been taken."""
+        self._come.clear()
+        if self.chunks.empty():
+            await self._come.wait()
+
+    _come: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class LogBook:
+    """All followers.  Agents send output only while somebody follows."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, Watch] = {}
+        self._numbers = itertools.count(1)
+
+    def open(self, job: str, from_start: bool, send_all: Callable[[ToAgent], None]) -> Watch:
+        """Begin to follow a job's output."""
+        watch = Watch(f"watch-{next(self._numbers)}", job, from_start)
+        self._watches[watch.name] = watch
+        send_all(WatchLogs(watch.name, job, from_start))
+        return watch
+
+    def close(self, watch: Watch, send_all: Callable[[ToAgent], None]) -> None:
+        """Nobody follows any more."""
+        self._watches.pop(watch.name, None)
+        send_all(WatchLogs(watch.name, watch.job, stop=True))
+
+    def remind(self, send: Callable[[ToAgent], None]) -> None:
+        """An agent has attached: it is asked for what is followed."""
+        for watch in self._watches.values():
+            send(WatchLogs(watch.name, watch.job, from_start=watch.from_start))
+
+    def hear(self, chunk: LogChunk) -> None:
+        """An agent has sent output."""
+        watch = self._watches.get(chunk.watch)
+        if watch is not None:
+            watch.put(chunk)

@@ -1,0 +1,181 @@
+"""Decisions into actions: what is said to whom, once a decision is durable.
+
+Every action here can be derived again from the state: what an agent missed because its
+stream was broken is said when it attaches (`resync`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+
+from unicorn_mgr.coordinator.rules.stalls import limits_of_spec
+from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.state import ClusterState, Job, Worker, WorkerPhase
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.messages import (
+    Attached,
+    CheckpointComplete,
+    Directive,
+    ForgetWorker,
+    GiveUp,
+    Granted,
+    NodeDrill,
+    Poison,
+    Retire,
+    StartWorker,
+    StopWorker,
+    Synced,
+    WorkerDirective,
+)
+from unicorn_mgr.model import Drill, Epoch, WorkerName
+
+LOG_BYTES_MAX = 64 << 20
+"""A worker's log keeps its newest so many bytes."""
+
+
+class Orders:
+    """Makes actions.  `secret` is the cluster's: members of an epoch know each other by what is derived from it."""
+
+    def __init__(self, settings: Settings, secret: bytes) -> None:
+        self._settings = settings
+        self._secret = secret
+
+    def of(self, state: ClusterState, event: e.Event) -> Iterator[e.Action]:
+        """The actions of one event, in the state after it."""
+        match event:
+            case e.WorkerOrdered():
+                worker = state.worker(event.worker)
+                if worker is not None:
+                    yield e.SendToAgent(event.node, self._start(state, event))
+            case e.WorkerCondemned(name, reason, gently):
+                worker = state.worker(name)
+                if worker is not None:
+                    yield e.SendToAgent(worker.node, StopWorker(name, reason, gently))
+            case e.WorkerDismissed(name, node):
+                yield e.SendToAgent(node, ForgetWorker(name))
+            case e.RetirementOrdered(name, reason):
+                yield from self._directive(state, name, Retire(reason))
+            case e.EpochGranted():
+                yield from self._granted(state, event)
+            case e.JobGivenUp(name, _, reason):
+                for worker in state.jobs[name].alive():
+                    yield from self._directive(state, worker.name, GiveUp(reason))
+            case e.CheckpointCommitted(_, step, lineage, _, writer):
+                yield from self._directive(state, writer, CheckpointComplete(step, lineage))
+            case e.InquiryOpened(name, number):
+                yield e.TakeReadings(name, number, _members_by_node(state.jobs[name]))
+            case e.InquiryClosed(_, _, _, culprit) if culprit:
+                worker = state.worker(culprit)
+                if worker is not None:
+                    yield e.TakeEvidence(worker.node, culprit)
+            case e.DrillOrdered(_, _, name, drill):
+                yield from self._drill(state, name, drill)
+            case e.NodeAttached():
+                yield from self.resync(state, event)
+            case _:
+                pass
+
+    # -- epochs --------------------------------------------------------------------------
+
+    def grant(self, job: Job) -> Granted:
+        """The newest membership, as it is told."""
+        poison = tuple(Poison(step, number) for step, number in job.poison)
+        return Granted(job.epoch, job.members, poison, self._epoch_secret(job.name, job.epoch))
+
+    def _epoch_secret(self, job: str, epoch: Epoch) -> str:
+        return hmac.new(self._secret, f"{job} {epoch}".encode(), hashlib.sha256).hexdigest()
+
+    def _granted(self, state: ClusterState, event: e.EpochGranted) -> Iterator[e.Action]:
+        job = state.jobs[event.job]
+        yield e.OpenRendezvous(job.name, event.epoch, event.members)
+        granted = self.grant(job)
+        leaving = [w.name for w in job.alive() if w.phase is WorkerPhase.LEAVING]
+        for name in (*event.members, *leaving):
+            yield from self._directive(state, name, granted)
+
+    def _directive(self, state: ClusterState, name: str, body: Directive) -> Iterator[e.Action]:
+        worker = state.worker(name)
+        if worker is not None and worker.exited is None:
+            yield e.SendToAgent(worker.node, WorkerDirective(name, body))
+
+    # -- starting ------------------------------------------------------------------------
+
+    def _start(self, state: ClusterState, event: e.WorkerOrdered) -> StartWorker:
+        name = WorkerName.parse(event.worker)
+        job = state.jobs[name.job]
+        spec, limits = job.spec, limits_of_spec(job.spec, self._settings)
+        drills = tuple(
+            d.drill
+            for d in spec.drills
+            if d.seat == name.seat and d.incarnation in (-1, name.incarnation) and d.drill.fault
+        )
+        return StartWorker(
+            worker=event.worker,
+            job=job.name,
+            command=spec.command,
+            environment=spec.environment,
+            directory=spec.directory,
+            snapshot=spec.snapshot,
+            slot=event.slot,
+            local_slots=event.local_slots,
+            rank=event.rank,
+            world_size=event.world_size,
+            restarts=event.restarts,
+            stall_seconds=limits.stall_seconds,
+            user_seconds=limits.user_seconds,
+            stall_factor=limits.stall_factor,
+            log_bytes_max=LOG_BYTES_MAX,
+            welcome=Attached(
+                job=job.name,
+                job_running=event.job_running,
+                job_step=event.job_step,
+                checkpoint_url=spec.checkpoint_url,
+                checkpoint_every_steps=spec.checkpoint_every_steps,
+                checkpoint_keep=spec.checkpoint_keep,
+                size_max=spec.size_max,
+                skip_poison=spec.skip_poison,
+                drills=drills,
+                exact=not spec.inexact,
+            ),
+        )
+
+    def _drill(self, state: ClusterState, name: str, drill: Drill) -> Iterator[e.Action]:
+        worker = state.worker(name)
+        if worker is None:
+            return
+        if drill.fault == "lose-node":
+            yield e.SendToAgent(worker.node, NodeDrill(drill.fault, drill.seconds))
+        else:
+            yield e.SendToAgent(worker.node, WorkerDirective(name, drill))
+
+    # -- an agent is back ----------------------------------------------------------------
+
+    def resync(self, state: ClusterState, event: e.NodeAttached) -> Iterator[e.Action]:
+        """Everything this agent must know and may have missed."""
+        known = set(event.workers)
+        for name in sorted(known):
+            worker = state.worker(name)
+            if worker is None or (not worker.alive and worker.exited is None):
+                yield e.SendToAgent(event.node, StopWorker(name, "it does not count any more"))
+        for worker in state.on_node(event.node):
+            if worker.alive and worker.name in known:
+                yield from self._remind(state, worker, event.epochs.get(worker.name, Epoch()))
+        yield e.SendToAgent(event.node, Synced())
+
+    def _remind(self, state: ClusterState, worker: Worker, told: Epoch) -> Iterator[e.Action]:
+        job = state.jobs[worker.job]
+        if worker.name in job.members and told < job.epoch:
+            yield from self._directive(state, worker.name, self.grant(job))
+        if worker.retiring:
+            yield from self._directive(state, worker.name, Retire("asked before"))
+        if job.give_up is not None:
+            yield from self._directive(state, worker.name, GiveUp(job.give_up[1]))
+
+
+def _members_by_node(job: Job) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for worker in job.living_members():
+        found.setdefault(worker.node, []).append(worker.name)
+    return {node: tuple(names) for node, names in sorted(found.items())}

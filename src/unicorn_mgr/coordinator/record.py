@@ -1,0 +1,171 @@
+"""Facts into state: the only module that writes `ClusterState`.
+
+Every function here says what a fact changes, and nothing follows from it yet: that is
+`rules`.  A replay of the journal is this module and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from unicorn_mgr.coordinator import record_incidents, record_jobs, record_workers
+from unicorn_mgr.coordinator.state import ClusterState, Node, NodePhase
+from unicorn_mgr.effects import coordinator as e
+
+REQUESTS_MAX = 10_000
+"""Answers kept for repeated calls."""
+
+
+def record(state: ClusterState, event: e.Event, now: float) -> None:
+    """Write one fact or decision into the state."""
+    match event:
+        case e.TimePassed():
+            pass
+        case e.TermStarted():
+            _term_started(state, event, now)
+        case e.PauseSet(request, paused):
+            state.paused = paused
+            _answered(state, request, "paused" if paused else "resumed")
+        case e.BreakerTripped(silent, nodes):
+            state.breaker = (
+                f"{silent} of {nodes} nodes fell silent at once: verdicts are frozen, suspect the coordinator"
+            )
+        case e.BreakerReset():
+            state.breaker = ""
+        case (
+            e.NodeAttached()
+            | e.NodeSilent()
+            | e.NodeHeard()
+            | e.NodeDrained()
+            | e.NodeUndrained()
+            | e.NodeLost()
+            | e.NodeIsolated()
+            | e.NodeEmptied()
+        ):
+            _node(state, event, now)
+        case e.IncidentOpened() | e.IncidentRefined() | e.IncidentEscalated() | e.IncidentNoted() | e.IncidentClosed():
+            record_incidents.record(state, event, now)
+        case (
+            e.WorkerStarted()
+            | e.WorkerAttached()
+            | e.WorkerDying()
+            | e.WorkerExited()
+            | e.WorkerTold()
+            | e.WorkerOrdered()
+            | e.WorkerCondemned()
+            | e.WorkerDismissed()
+            | e.RetirementOrdered()
+            | e.WorkerQuiet()
+            | e.EvidenceTaken()
+            | e.ReadingTaken()
+            | e.InquiryOpened()
+            | e.InquiryClosed()
+        ):
+            record_workers.record(state, event, now)
+        case (
+            e.JobSubmitted()
+            | e.JobCancelled()
+            | e.ObserveSet()
+            | e.DrillOrdered()
+            | e.SlotsAssigned()
+            | e.EpochGranted()
+            | e.GroupFormed()
+            | e.TransitionEnded()
+            | e.LifeEnded()
+            | e.JobHalted()
+            | e.JobProgressed()
+            | e.SeatBarred()
+            | e.PoisonFound()
+            | e.JobGivenUp()
+            | e.CheckpointCommitted()
+            | e.JobEnded()
+        ):
+            record_jobs.record(state, event, now)
+            if isinstance(event, e.JobSubmitted | e.JobCancelled | e.ObserveSet | e.DrillOrdered):
+                _answered(state, event.request_id, event.job)
+        case _:
+            assert_never(event)
+
+
+def _answered(state: ClusterState, request: str, answer: str) -> None:
+    state.requests[request] = answer
+    while len(state.requests) > REQUESTS_MAX:
+        del state.requests[next(iter(state.requests))]
+
+
+def _term_started(state: ClusterState, event: e.TermStarted, now: float) -> None:
+    state.term, state.term_wall, state.term_at = event.term, event.wall, now
+    for job in state.jobs.values():
+        if job.transition is not None:
+            job.transition.stale = True
+        job.inquiry = None
+        job.halted = False
+        if job.symptom_at is not None:
+            job.symptom_at = now
+        if job.down_since is not None:
+            job.down_since = now  # while the coordinator was away nothing ran against anybody
+    state.breaker = ""
+
+
+_NodeEvent = (
+    e.NodeAttached
+    | e.NodeSilent
+    | e.NodeHeard
+    | e.NodeDrained
+    | e.NodeUndrained
+    | e.NodeLost
+    | e.NodeIsolated
+    | e.NodeEmptied
+)
+
+
+def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
+    match event:
+        case e.NodeAttached():
+            _node_attached(state, event, now)
+        case e.NodeSilent(name):
+            node = state.nodes[name]
+            if node.phase is NodePhase.UP:
+                node.phase, node.reason, node.silent_at = NodePhase.SILENT, "its lease has expired", now
+        case e.NodeHeard(name):
+            node = state.nodes[name]
+            if node.phase is NodePhase.SILENT:
+                node.phase, node.reason = NodePhase.UP, ""
+        case e.NodeDrained(request, name):
+            node = state.nodes[name]
+            node.phase, node.reason = NodePhase.DRAINING, "drained by an operator"
+            _answered(state, request, name)
+        case e.NodeUndrained(request, name):
+            node = state.nodes[name]
+            node.phase, node.reason = NodePhase.UP, ""
+            _answered(state, request, name)
+        case e.NodeEmptied(name):
+            node = state.nodes[name]
+            node.phase, node.reason = NodePhase.DRAINED, "empty: safe to power off"
+        case e.NodeLost(name, reason):
+            _node_given_up(state, name, NodePhase.LOST, reason, now)
+        case e.NodeIsolated(name, reason):
+            _node_given_up(state, name, NodePhase.ISOLATED, reason, now)
+        case _:
+            assert_never(event)
+
+
+def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> None:
+    node = state.nodes.setdefault(event.node, Node(event.node))
+    if node.phase is NodePhase.LOST and node.incarnation == event.incarnation:
+        running = [name for name in event.workers if (w := state.worker(name)) is not None and w.exited is None]
+        state.counters.false_verdicts += bool(running)
+    node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
+    node.drills = event.drills
+    if node.phase in (NodePhase.SILENT, NodePhase.LOST):
+        node.phase, node.reason = NodePhase.UP, ""
+    for worker in state.on_node(event.node):
+        if worker.exited is None and worker.name not in event.workers:
+            record_workers.vanished(state, worker, now)
+
+
+def _node_given_up(state: ClusterState, name: str, phase: NodePhase, reason: str, now: float) -> None:
+    node = state.nodes[name]
+    node.phase, node.reason = phase, reason
+    for worker in state.on_node(name):
+        record_workers.gone(state, worker, f"node {name}: {reason}", now)

@@ -1,0 +1,144 @@
+"""Facts about incidents into state."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from unicorn_mgr.coordinator.state import ClusterState, Incident
+from unicorn_mgr.coordinator.triage import CHECKSUMS
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import Epoch
+
+RECOVERY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the recovery histograms, seconds."""
+
+INCIDENTS_KEPT = 2_000
+"""Closed incidents beyond this many are left to the journal."""
+
+_IncidentEvent = e.IncidentOpened | e.IncidentRefined | e.IncidentEscalated | e.IncidentNoted | e.IncidentClosed
+
+
+def record(state: ClusterState, event: _IncidentEvent, now: float) -> None:
+    """Write one fact about an incident."""
+    match event:
+        case e.IncidentOpened():
+            _opened(state, event, now)
+        case e.IncidentRefined(name):
+            incident = state.incidents[name]
+            for worker in state.jobs[incident.job].workers.values() if incident.job in state.jobs else ():
+                worker.accounted = worker.accounted or (worker.incident == name and worker.exited is not None)
+            count(state, incident.cause, incident.severity, -1)
+            incident.cause, incident.severity = event.cause, event.severity
+            incident.detected_by = event.detected_by
+            incident.evidence = event.evidence
+            count(state, incident.cause, incident.severity, 1)
+            tell(state, incident, now, f"cause: {event.cause}, {event.severity}")
+        case e.IncidentEscalated(name, severity, reason):
+            incident = state.incidents[name]
+            count(state, incident.cause, incident.severity, -1)
+            incident.severity = severity
+            incident.node = event.node or incident.node
+            count(state, incident.cause, incident.severity, 1)
+            incident.escalations.append(severity)
+            tell(state, incident, now, f"escalated to {severity}: {reason}")
+        case e.IncidentNoted(name, text):
+            tell(state, state.incidents[name], now, text)
+        case e.IncidentClosed(name, how):
+            incident = state.incidents[name]
+            incident.closed_at = now
+            if incident.job in state.jobs:
+                state.jobs[incident.job].incidents.remove(name)
+            else:
+                state.node_incidents.remove(name)
+            tell(state, incident, now, f"closed: {how}")
+            for phase, seconds in seconds_of(incident, now).items():
+                _observe(state, phase, seconds)
+            _forget_old(state)
+        case _:
+            assert_never(event)
+
+
+def _opened(state: ClusterState, event: e.IncidentOpened, now: float) -> None:
+    state.incident_count += 1
+    job = state.jobs.get(event.job)
+    incident = Incident(
+        id=event.incident,
+        job=event.job,
+        node=event.node,
+        worker=event.worker,
+        cause=event.cause,
+        severity=event.severity,
+        detected_by=event.detected_by,
+        evidence=event.evidence,
+        opened_at=now,
+        opened_wall=state.wall(now),
+        occurred_at=now - event.occurred_before_seconds,
+        epoch_before=job.epoch if job is not None else Epoch(),
+        would_have=event.would_have,
+    )
+    state.incidents[event.incident] = incident
+    count(state, event.cause, event.severity, 1)
+    who = event.worker or f"node {event.node}"
+    tell(state, incident, now, f"{who}: {event.cause}, detected by {event.detected_by}")
+    if job is None:
+        state.node_incidents.append(incident.id)
+        return
+    job.incidents.append(incident.id)
+    job.incidents_seen += 1
+    if event.cause == CHECKSUMS.cause and not event.worker:
+        job.checksums_differ = None
+    if job.down_since is None and job.running:
+        job.down_since = incident.occurred_at
+    for worker in job.workers.values():
+        if worker.name == event.worker or (not event.worker and worker.node == event.node and not worker.incident):
+            worker.incident = event.incident
+            worker.accounted = worker.exited is not None
+
+
+def tell(state: ClusterState, incident: Incident, now: float, text: str) -> None:
+    """One more line of its story, with seconds since it was opened."""
+    del state
+    incident.story.append(f"+{now - incident.opened_at:.3f} s  {text}")
+
+
+def count(state: ClusterState, cause: str, severity: str, change: int) -> None:
+    """Incidents by cause and severity, as the metrics show them."""
+    counts = state.counters.incidents
+    key = f"{cause}|{severity}"
+    counts[key] = counts.get(key, 0) + change
+    if counts[key] <= 0:
+        del counts[key]
+
+
+def seconds_of(incident: Incident, now: float) -> dict[str, float]:
+    """Seconds per phase of recovery.
+
+    detect: failure to first sign; settle: first sign to the new epoch; fence: until every
+    member has published; regroup: until the group is built; restore: moving state; recompute:
+    until the hit step is finished on all; resize: until full size; total: failure to the hit
+    step's end; added: what the worst member lost against the step it expected.
+    """
+    found = {"detect": incident.opened_at - incident.occurred_at}
+    if incident.granted_at is not None:
+        found["settle"] = max(0.0, incident.granted_at - incident.opened_at)
+    if incident.formed_at is not None and incident.granted_at is not None:
+        found["fence"] = max(0.0, incident.formed_at - incident.granted_at)
+    found.update({k: v for k, v in sorted(incident.worker_seconds.items()) if k != "fence"})
+    if incident.resumed_at is not None:
+        found["total"] = incident.resumed_at - incident.occurred_at
+        found["resize"] = max(0.0, (incident.closed_at or now) - incident.resumed_at)
+    return {k: round(v, 6) for k, v in found.items()}
+
+
+def _observe(state: ClusterState, phase: str, seconds: float) -> None:
+    row = state.counters.phase_seconds.setdefault(phase, [0.0] * (len(RECOVERY_BUCKETS) + 2))
+    for i, bound in enumerate(RECOVERY_BUCKETS):
+        row[i] += seconds <= bound
+    row[-2] += 1
+    row[-1] += seconds
+
+
+def _forget_old(state: ClusterState) -> None:
+    closed = [i for i in state.incidents.values() if not i.open]
+    for incident in closed[: max(0, len(closed) - INCIDENTS_KEPT)]:
+        del state.incidents[incident.id]

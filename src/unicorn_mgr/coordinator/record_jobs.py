@@ -1,0 +1,177 @@
+"""Facts about jobs into state."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from unicorn_mgr.coordinator.state import (
+    Checkpoint,
+    ClusterState,
+    Incident,
+    Job,
+    JobPhase,
+    Transition,
+    WorkerPhase,
+)
+from unicorn_mgr.effects import coordinator as e
+
+_JobEvent = (
+    e.JobSubmitted
+    | e.JobCancelled
+    | e.ObserveSet
+    | e.DrillOrdered
+    | e.SlotsAssigned
+    | e.EpochGranted
+    | e.GroupFormed
+    | e.TransitionEnded
+    | e.LifeEnded
+    | e.JobHalted
+    | e.JobProgressed
+    | e.SeatBarred
+    | e.PoisonFound
+    | e.JobGivenUp
+    | e.CheckpointCommitted
+    | e.JobEnded
+)
+
+
+def record(state: ClusterState, event: _JobEvent, now: float) -> None:
+    """Write one fact about a job."""
+    match event:
+        case e.JobSubmitted(_, name, spec):
+            state.jobs[name] = Job(name, spec, now, observe=spec.observe)
+        case e.ObserveSet(_, name, observe):
+            if name:
+                state.jobs[name].observe = observe
+            else:
+                state.observe = observe
+        case e.DrillOrdered():
+            pass
+        case _:
+            job = state.jobs.get(event.job)
+            if job is not None:
+                _of_job(state, job, event, now)
+
+
+_OfJob = (
+    e.JobCancelled
+    | e.SlotsAssigned
+    | e.EpochGranted
+    | e.GroupFormed
+    | e.TransitionEnded
+    | e.LifeEnded
+    | e.JobHalted
+    | e.JobProgressed
+    | e.SeatBarred
+    | e.PoisonFound
+    | e.JobGivenUp
+    | e.CheckpointCommitted
+    | e.JobEnded
+)
+
+
+def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
+    match event:
+        case e.JobCancelled():
+            job.cancelled = True
+        case e.SlotsAssigned(_, seats, reason):
+            job.seats, job.seats_reason = dict(seats), reason
+        case e.EpochGranted():
+            _epoch_granted(state, job, event, now)
+        case e.GroupFormed(_, epoch):
+            if job.transition is not None and job.transition.epoch == epoch:
+                job.transition.formed_at = now
+                for incident in _healed_by(state, job):
+                    incident.formed_at = incident.formed_at or now
+        case e.TransitionEnded():
+            _transition_ended(state, job, now)
+        case e.LifeEnded():
+            job.life += 1
+            job.members, job.transition, job.symptom_at = (), None, None
+            job.fingerprint, job.fingerprint_of = None, ""
+            job.casualties, job.inquiry, job.sentence, job.halted = [], None, None, False
+            job.phase = JobPhase.STARTING
+        case e.JobHalted():
+            job.halted = True
+        case e.JobProgressed(_, committed, seconds):
+            job.committed, job.step_seconds = max(job.committed, committed), seconds or job.step_seconds
+        case e.SeatBarred(_, seat, reason):
+            job.barred[seat] = reason
+        case e.PoisonFound(_, step, number, skip):
+            if skip:
+                job.poison.append((step, number))
+        case e.JobGivenUp(_, exit_code, reason):
+            job.give_up, job.give_up_at = (exit_code, reason), now
+            job.phase = JobPhase.ENDING
+        case e.CheckpointCommitted(_, step, lineage, url):
+            job.checkpoint, job.written = Checkpoint(step, lineage, url), None
+        case e.JobEnded(_, exit_code, reason):
+            job.phase, job.exit_code, job.end_reason, job.ended_at = JobPhase.ENDED, exit_code, reason, now
+            job.seats, job.members, job.transition = {}, (), None
+            job.inquiry, job.sentence = None, None
+            _up_again(job, now)
+        case _:
+            assert_never(event)
+
+
+def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: float) -> None:
+    before = job.epoch
+    job.epoch, job.members = event.epoch, event.members
+    job.transition = Transition(event.epoch, now)
+    job.symptom_at, job.symptom, job.halted = None, "", False
+    job.inquiry, job.link_stalled, job.quiet, job.checksums_differ = None, False, None, None
+    job.regrouped_for = event.regrouped_for or job.regrouped_for
+    state.counters.epochs += 1
+    if job.phase is JobPhase.STARTING:
+        job.phase = JobPhase.RUNNING
+        job.started_at = job.started_at or now
+    for name in event.members:
+        worker = job.workers[name]
+        if job.fingerprint is None and worker.ready is not None:
+            job.fingerprint, job.fingerprint_of = worker.ready.fingerprint, name
+        if worker.phase is WorkerPhase.READY:
+            worker.phase = WorkerPhase.MEMBER
+        worker.was_member = True
+    for incident in state.open_incidents(job):
+        if incident.granted_at is None:
+            incident.granted_at, incident.epoch_before = now, before
+        if incident.resumed_at is None:
+            incident.epoch_after, incident.formed_at = event.epoch, None
+
+
+def _healed_by(state: ClusterState, job: Job) -> list[Incident]:
+    """Incidents that the newest epoch answers and that have not been resumed from."""
+    return [i for i in state.open_incidents(job) if i.resumed_at is None and i.epoch_after == job.epoch]
+
+
+def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
+    transition, job.transition = job.transition, None
+    assert transition is not None
+    told = transition.resumed.values()
+    redone = sum(len(r.recomputed) for r in told)
+    lost = max((job.committed - r.restored_step for r in told if r.source == "storage"), default=0)
+    for incident in _healed_by(state, job):
+        incident.resumed_at = now
+        incident.micro_batches_recomputed += redone
+        incident.steps_lost += max(0, lost)
+        incident.source = next((r.source for r in told if r.source in ("storage", "initial")), "live")
+        for phase in ("regroup", "restore", "recompute", "added"):
+            worst = max((float(getattr(r, f"{phase}_seconds")) for r in told), default=0.0)
+            incident.worker_seconds[phase] = worst
+    job.micro_batches_redone += redone
+    job.steps_redone += max(0, lost)
+    if lost > 0:
+        job.committed = max(r.restored_step for r in told if r.source == "storage")
+    job.committed = max(job.committed, *(r.step - 1 for r in told)) if told else job.committed
+    job.casualties = []
+    if told:
+        # What the worst member lost against the step it expected; a planned join costs, too.
+        job.lost_seconds += max(r.added_seconds for r in told)
+        job.down_since = None
+    _up_again(job, now)
+
+
+def _up_again(job: Job, now: float) -> None:
+    if job.down_since is not None:
+        job.lost_seconds += now - job.down_since
+        job.down_since = None

@@ -1,0 +1,180 @@
+"""Slots to jobs, processes to slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
+from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.effects.coordinator import (
+    Decision,
+    JobGivenUp,
+    RetirementOrdered,
+    SlotsAssigned,
+    WorkerCondemned,
+    WorkerDismissed,
+    WorkerOrdered,
+)
+from unicorn_mgr.model import WorkerName
+from unicorn_mgr.planner.problem import Demand, Place, Problem
+
+
+def assigned(c: Context) -> Iterator[Decision]:
+    """The plan for the present state, applied where it differs from what jobs have."""
+    if c.state.paused:
+        return
+    jobs = [j for j in c.state.jobs.values() if _wants_slots(j)]
+    plan = c.policy.solve(Problem(_places(c.state), tuple(_demand(c, j) for j in jobs)))
+    for job in jobs:
+        seats, reason = dict(plan.seats.get(job.name, {})), plan.reasons.get(job.name, "")
+        if seats != job.seats or reason != job.seats_reason:
+            yield SlotsAssigned(job.name, seats, reason)
+
+
+def _wants_slots(job: Job) -> bool:
+    return not (job.over or job.cancelled or job.give_up is not None or job.phase is JobPhase.ENDING)
+
+
+def _places(state: ClusterState) -> tuple[Place, ...]:
+    """Slots that may be used: also those of silent nodes, as long as what runs there is not given up."""
+    blocked = _blocked(state)
+    return tuple(
+        sorted(
+            (n.name, s.index)
+            for n in state.nodes.values()
+            if n.phase in (NodePhase.UP, NodePhase.SILENT)
+            for s in n.slots
+            if (n.name, s.index) not in blocked
+        )
+    )
+
+
+def _blocked(state: ClusterState) -> set[Place]:
+    """Slots that jobs which are ending still hold."""
+    return {
+        (w.node, w.slot)
+        for j in state.jobs.values()
+        if not j.over and not _wants_slots(j)
+        for w in j.workers.values()
+        if w.exited is None
+    }
+
+
+def _demand(c: Context, job: Job) -> Demand:
+    occupied = frozenset(w.seat for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot))
+    silent = {n.name for n in c.state.nodes.values() if n.phase is NodePhase.SILENT}
+    return Demand(
+        job.name,
+        job.spec.size_min,
+        job.spec.size_max,
+        job.spec.weight,
+        job.seats,
+        frozenset(job.barred),
+        occupied,
+        may_grow=not silent.intersection(node for node, _ in job.seats.values()),
+    )
+
+
+def ordered(c: Context, job: Job) -> Iterator[Decision]:
+    """Every seat has a process, or one is on its way."""
+    if c.state.paused or not _wants_slots(job) or _being_stopped(job):
+        return
+    if job.gang and any(not w.alive and not w.ended_well for w in job.workers.values() if w.exited is None):
+        return
+    empty = _empty_seats(c, job)
+    if not empty:
+        return
+    if c.state.observes(job) and any(job.incarnations.get(s, 0) for s in empty):
+        return  # observe mode: a first process is started, a lost one is not replaced
+    reason = spent(c, job)
+    if reason:
+        yield JobGivenUp(job.name, 1, reason)
+        return
+    ranks = sorted(job.seats)
+    restarts = job.gang_restarts + bool(job.gang and any(job.incarnations.values()))
+    for seat in empty:
+        node, slot = job.seats[seat]
+        if restart_due_at(c, job, node) > c.now:
+            continue
+        yield WorkerOrdered(
+            worker=str(WorkerName(job.name, seat, job.incarnations.get(seat, 0))),
+            node=node,
+            slot=slot,
+            rank=ranks.index(seat),
+            world_size=len(ranks),
+            restarts=restarts,
+            local_slots=tuple(sorted(s for n, s in job.seats.values() if n == node)),
+            job_running=job.running,
+            job_step=max(job.committed, 0),
+            reason=job.seats_reason if not job.incarnations.get(seat) else "replaces the one before",
+        )
+
+
+def _being_stopped(job: Job) -> bool:
+    """A gang is started as one, so all of the one before must be gone."""
+    return job.gang and any(w.condemned and w.exited is None for w in job.workers.values())
+
+
+def _empty_seats(c: Context, job: Job) -> list[int]:
+    filled = {w.seat for w in job.alive()}
+    filled |= {w.seat for w in job.workers.values() if w.ended_well}
+    held = {(w.node, w.slot) for j in c.state.jobs.values() for w in j.workers.values() if w.exited is None}
+    return [
+        seat
+        for seat, place in sorted(job.seats.items())
+        if seat not in filled and seat not in job.barred and place not in held and c.state.nodes[place[0]].usable
+    ]
+
+
+def order_deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When a delayed restart is due."""
+    if _wants_slots(job):
+        for seat in _empty_seats(c, job):
+            yield restart_due_at(c, job, job.seats[seat][0])
+
+
+def gang(c: Context, job: Job) -> Iterator[Decision]:
+    """Without attach() the processes of a job live and die together."""
+    if not job.gang or c.state.paused or c.state.observes(job) or not _wants_slots(job):
+        return
+    dead = [w for w in job.workers.values() if not w.alive and not w.ended_well and not w.condemned]
+    moved = [w for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot)]
+    for worker in job.alive() if dead or moved else []:
+        why = f"{dead[0].name} has failed" if dead else "its slots have changed"
+        yield WorkerCondemned(worker.name, f"the gang is restarted: {why}", gently=True)
+
+
+def surplus(c: Context, job: Job) -> Iterator[Decision]:
+    """Workers whose slot is wanted back leave, once whoever comes in their place has come."""
+    if c.state.paused or job.over or job.gang:
+        return
+    extra = [w for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot) and not w.retiring]
+    if not extra or not _wants_slots(job):
+        return
+    staying = [w for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
+    coming = [w for w in job.alive() if w.phase not in (WorkerPhase.MEMBER, WorkerPhase.LEAVING, WorkerPhase.ENDED)]
+    for worker in extra:
+        if worker.phase is not WorkerPhase.MEMBER:
+            yield WorkerCondemned(worker.name, "its slot is wanted back", gently=True)
+        elif not [w for w in coming if w not in extra] and len(staying) >= job.spec.size_min:
+            yield RetirementOrdered(worker.name, f"its slot is wanted back: node {worker.node}")
+
+
+def dismissed(c: Context, job: Job) -> Iterator[Decision]:
+    """Ended processes that everything is known about are forgotten once nobody asks for them."""
+    for worker in sorted(job.workers.values(), key=lambda w: w.name):
+        if _done_with(c, job, worker):
+            yield WorkerDismissed(worker.name, worker.node)
+
+
+def _done_with(c: Context, job: Job, worker: Worker) -> bool:
+    if worker.exited is None:
+        node = c.state.nodes[worker.node]
+        return job.over and node.phase in (NodePhase.LOST, NodePhase.ISOLATED)
+    if job.over:
+        return True
+    if worker.name in job.members or worker.ended_well:
+        return False
+    told = worker.accounted or worker.condemned or worker.fresh_start or not worker.incident
+    return told and (job.incarnations[worker.seat] > WorkerName.parse(worker.name).incarnation + 1)

@@ -1,0 +1,199 @@
+"""How jobs end: well, by their own fault, or because somebody wants it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.effects.coordinator import (
+    Decision,
+    IncidentEscalated,
+    IncidentOpened,
+    JobEnded,
+    JobGivenUp,
+    PoisonFound,
+    SeatBarred,
+    WorkerCondemned,
+)
+from unicorn_mgr.model import Severity
+
+EXIT_MISTAKE = 2
+EXIT_CANCELLED = 130
+
+
+def mistakes(c: Context, job: Job) -> Iterator[Decision]:
+    """A mistake of the user: a joiner's bars its seat, a first worker's ends the job."""
+    del c
+    if job.over or job.give_up is not None:
+        return
+    for worker in sorted(job.workers.values(), key=lambda w: w.name):
+        if worker.mistake is None or worker.seat in job.barred:
+            continue
+        text = str(worker.mistake)
+        if job.running and not worker.was_member:
+            yield SeatBarred(job.name, worker.seat, text)
+        else:
+            yield JobGivenUp(job.name, EXIT_MISTAKE, text)
+        return
+
+
+def other_code(c: Context, job: Job) -> Iterator[Decision]:
+    """A worker that is ready with another program, model or seed never joins."""
+    if job.over or job.give_up is not None:
+        return
+    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY and w.ready is not None]
+    if not ready:
+        return
+    reference, of = job.fingerprint, job.fingerprint_of
+    if reference is None:
+        assert ready[0].ready is not None
+        reference, of = ready[0].ready.fingerprint, ready[0].name
+    for worker in ready:
+        assert worker.ready is not None
+        differs = _differences(worker.ready.fingerprint, reference)
+        if not differs:
+            continue
+        text = f"{worker.name} differs from {of}: {differs}"
+        if not job.members:
+            yield JobGivenUp(job.name, EXIT_MISTAKE, text)
+        elif not worker.incident:
+            found = triage.OTHER_CODE
+            yield IncidentOpened(
+                incident_id(c),
+                job.name,
+                worker.node,
+                worker.name,
+                found.cause,
+                found.severity,
+                found.method,
+                text,
+            )
+        else:
+            yield SeatBarred(job.name, worker.seat, text)
+            yield WorkerCondemned(worker.name, text)
+        return
+
+
+def _differences(mine: dict[str, str], theirs: dict[str, str]) -> str:
+    odd = [k for k in sorted(mine.keys() | theirs.keys()) if mine.get(k) != theirs.get(k)]
+    return "; ".join(f"{k} is {mine.get(k, 'absent')} here and {theirs.get(k, 'absent')} there" for k in odd)
+
+
+def poison(c: Context, job: Job) -> Iterator[Decision]:
+    """A micro-batch that was open on two dying workers is not dealt a third time."""
+    if job.over or job.give_up is not None or c.state.observes(job):
+        return
+    limit = job.spec.poison_deaths or c.settings.poison_deaths
+    victims: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for worker, step, number in job.victims:
+        victims[step, number].append(worker)
+    for (step, number), workers in sorted(victims.items()):
+        if len(set(workers)) < limit or (step, number) in job.poison:
+            continue
+        yield PoisonFound(job.name, step, number, job.spec.skip_poison)
+        if not job.spec.skip_poison:
+            text = _last_words(job, workers)
+            yield JobGivenUp(
+                job.name,
+                1,
+                f"micro-batch {number} of step {step} was open on {', '.join(workers)}\n{text}".strip(),
+            )
+        return
+
+
+def same_everywhere(c: Context, job: Job) -> Iterator[Decision]:
+    """The same exception on every replica is the program's: another start would end alike."""
+    if job.over or job.give_up is not None or c.state.observes(job) or job.alive():
+        return
+    marks = job.casualties
+    expected = len(job.members) or len(job.seats)
+    if marks and marks[0] and len(set(marks)) == 1 and len(marks) >= expected:
+        newest = [d.worker for d in job.deaths[-expected:]]
+        code = max((w.exited.code for w in job.workers.values() if w.exited is not None), default=1)
+        yield JobGivenUp(job.name, max(code, 1), f"every worker raised the same\n{_last_words(job, newest)}".strip())
+
+
+def _last_words(job: Job, workers: list[str]) -> str:
+    for name in reversed(workers):
+        worker = job.workers.get(name)
+        if worker is not None and worker.exited is not None:
+            return triage.evidence_of(worker.exited)
+    return ""
+
+
+def stopping(c: Context, job: Job) -> Iterator[Decision]:
+    """A cancelled job's workers are ended now, a given up job's when they have had time to save."""
+    if job.over or c.state.paused:
+        return
+    patience = job.give_up_at + c.settings.give_up_seconds
+    for worker in job.alive():
+        if job.cancelled:
+            yield WorkerCondemned(worker.name, "the job is cancelled", gently=True)
+        elif job.give_up is not None and (c.now >= patience or not worker.trained):
+            yield WorkerCondemned(worker.name, "the job is given up", gently=True)
+
+
+def stopping_deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When a given up job has had time enough."""
+    if job.give_up is not None and not job.over:
+        yield job.give_up_at + c.settings.give_up_seconds
+
+
+def escalated(c: Context, job: Job) -> Iterator[Decision]:
+    """A replacement that fails before it could join, on the same node: the node is the next suspect."""
+    if job.over or c.state.paused or c.state.observes(job):
+        return
+    for incident in c.state.open_incidents(job):
+        if incident.severity != Severity.SEV2 or triage.is_users_fault(incident.cause) or incident.escalations:
+            continue
+        first = job.workers.get(incident.worker)
+        if first is None or not first.was_member:
+            continue
+        failures = [
+            w
+            for w in job.workers.values()
+            if w.seat == first.seat
+            and w.node == incident.node
+            and w.exited is not None
+            and not (w.was_member or w.ended_well or w.condemned or w.fresh_start)
+            and w.ordered_at >= incident.opened_at
+            and not triage.is_users_fault(triage.of_exit(w.exited).cause)
+        ]
+        if len(failures) >= RESTART_FAILURES:
+            why = f"{failures[0].name} failed before it could join ({failures[0].gone_reason})"
+            yield IncidentEscalated(incident.id, Severity.SEV1, why)
+            return
+
+
+RESTART_FAILURES = 2
+"""Replacements in a row that fail on one node before the node is isolated: one may have been killed by chance."""
+
+
+def ended(c: Context, job: Job) -> Iterator[Decision]:
+    """No process is left."""
+    if job.over or job.alive() or not all(_accounted_for(c, w) for w in job.workers.values()):
+        return
+    if job.give_up is not None:
+        yield JobEnded(job.name, job.give_up[0], job.give_up[1])
+    elif job.cancelled:
+        yield JobEnded(job.name, EXIT_CANCELLED, "cancelled")
+    elif job.loop_ended_step is not None:
+        codes = [w.exited.code for w in job.workers.values() if w.loop_ended and w.exited is not None]
+        worst = next((code for code in codes if code != 0), 0)
+        reason = f"finished after step {job.loop_ended_step}"
+        if worst:
+            reason = f"{reason}, but a worker then ended with {worst}"
+        yield JobEnded(job.name, worst if worst >= 0 else 128 - worst, reason)
+    elif job.seats and {w.seat for w in job.workers.values() if w.ended_well} >= set(job.seats):
+        yield JobEnded(job.name, 0, "every process has ended well")
+
+
+def _accounted_for(c: Context, worker: Worker) -> bool:
+    """It has ended, or is on a node that is out of reach and given up."""
+    if worker.exited is not None:
+        return True
+    return c.state.nodes[worker.node].phase in (NodePhase.LOST, NodePhase.ISOLATED) and not worker.alive

@@ -1,0 +1,180 @@
+"""When a job gets a new membership, and who is in it.
+
+There is one transition, for faults and joins: the new epoch has the members that are left,
+in their old order, and behind them the workers that have become ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.state import Job, JobPhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.triage import COMMUNICATION
+from unicorn_mgr.effects.coordinator import (
+    Decision,
+    EpochGranted,
+    IncidentNoted,
+    IncidentOpened,
+    LifeEnded,
+    TransitionEnded,
+)
+from unicorn_mgr.model import Epoch
+
+_COMING = frozenset({WorkerPhase.ORDERED, WorkerPhase.STARTED, WorkerPhase.ATTACHED})
+
+
+def transition_ended(c: Context, job: Job) -> Iterator[Decision]:
+    """All members have finished a step in the newest epoch, or have come to the end."""
+    del c
+    t = job.transition
+    if t is None or t.stale:
+        return
+    waiting = [w for w in job.living_members() if w.phase is not WorkerPhase.ENDED and w.name not in t.resumed]
+    if not waiting and job.living_members():
+        yield TransitionEnded(job.name, t.epoch)
+
+
+def life_ended(c: Context, job: Job) -> Iterator[Decision]:
+    """No member is left that has the job's state."""
+    if not job.members or job.running or job.loop_ended_step is not None or _held_back(c, job):
+        return
+    if job.give_up is None and not job.cancelled and not job.over:
+        yield LifeEnded(job.name, f"no member of epoch {job.epoch} is left")
+
+
+def granted(c: Context, job: Job) -> Iterator[Decision]:
+    """The membership has changed, or has to be formed again."""
+    if c.state.paused or job.over or job.give_up is not None or job.cancelled:
+        return
+    if not job.members:
+        yield from _first(c, job)
+        return
+    lost = _lost_members(job)
+    if lost and c.now < min(w.gone_at for w in lost) + c.settings.death_batch_seconds:
+        return
+    if not (lost or _symptom_due(c, job)) and not _change_due(c, job):
+        return
+    if (lost or _symptom_due(c, job)) and c.state.observes(job):
+        yield from _would_have(c, job, lost)
+        return
+    yield from _next(c, job, lost)
+
+
+def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
+    stay = [w for w in job.living_members() if w.phase is WorkerPhase.MEMBER]
+    joiners = _joiners(job) if _may_join(c, job) else []
+    if not stay:
+        return
+    reasons = [f"without {w.name}: {w.gone_reason}" for w in lost]
+    reasons += [f"without {w.name}: it leaves" for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
+    reasons += [f"with {w.name}" for w in joiners]
+    if _symptom_due(c, job) and not lost:
+        if not any(i.cause == COMMUNICATION.cause and i.resumed_at is None for i in c.state.open_incidents(job)):
+            yield _symptom_incident(c, job)
+            return
+        reasons.append(f"same members again: {job.symptom}")
+    if job.transition is not None and job.transition.stale:
+        reasons.append("the coordinator has started anew in the middle of a transition")
+    yield _grant(c, job, [*stay, *joiners], "; ".join(reasons))
+
+
+def _grant(c: Context, job: Job, members: list[Worker], reason: str) -> EpochGranted:
+    epoch = Epoch(c.state.term, job.epoch.number + 1)
+    return EpochGranted(job.name, epoch, tuple(w.name for w in members), reason)
+
+
+def _first(c: Context, job: Job) -> Iterator[Decision]:
+    """A life begins when every seat's worker is ready, or enough have waited long enough."""
+    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY]
+    coming = [w for w in job.alive() if w.phase in _COMING]
+    if not ready:
+        return
+    unfilled = [s for s in job.seats if s not in {w.seat for w in job.alive()} and s not in job.barred]
+    patient = c.now < _first_ready_at(ready) + c.settings.start_grace_seconds
+    if (coming or unfilled) and (patient or len(ready) < job.spec.size_min):
+        return
+    if len(ready) >= min(job.spec.size_min, max(1, len(job.seats) - len(job.barred))):
+        yield _grant(c, job, ready, f"begins with {len(ready)} workers")
+
+
+def _first_ready_at(ready: list[Worker]) -> float:
+    return min(w.ready_at for w in ready)
+
+
+def _lost_members(job: Job) -> list[Worker]:
+    return [
+        w
+        for m in job.members
+        if (w := job.workers.get(m)) is not None and not w.alive and not w.ended_well and not w.loop_ended
+    ]
+
+
+def _symptom_due(c: Context, job: Job) -> bool:
+    return job.symptom_at is not None and c.now >= job.symptom_at + c.settings.settle_seconds
+
+
+def _change_due(c: Context, job: Job) -> bool:
+    """Without any failure: somebody joins or leaves, or a transition was cut short by our restart."""
+    if job.transition is not None:
+        return job.transition.stale
+    leaving = any(w.phase is WorkerPhase.LEAVING for w in job.living_members())
+    return leaving or (_may_join(c, job) and bool(_joiners(job)))
+
+
+def _joiners(job: Job) -> list[Worker]:
+    return [w for w in job.alive() if w.phase is WorkerPhase.READY and w.ready is not None and not w.retiring]
+
+
+def _may_join(c: Context, job: Job) -> bool:
+    """Nobody is admitted at the end; and whoever is about to be ready is waited for, a little."""
+    if job.loop_ended_step is not None or job.phase is JobPhase.ENDING:
+        return False
+    ready = _joiners(job)
+    about = [w for w in job.alive() if w.phase is WorkerPhase.ATTACHED]
+    return bool(ready) and (not about or c.now >= _first_ready_at(ready) + c.settings.join_batch_seconds)
+
+
+def _held_back(c: Context, job: Job) -> bool:
+    return c.state.paused or c.state.observes(job)
+
+
+def _symptom_incident(c: Context, job: Job) -> IncidentOpened:
+    assert job.symptom_at is not None
+    worker = job.symptom.partition(":")[0]
+    node = job.workers[worker].node if worker in job.workers else ""
+    found = COMMUNICATION
+    return IncidentOpened(
+        incident_id(c),
+        job.name,
+        node,
+        worker,
+        found.cause,
+        found.severity,
+        found.method,
+        job.symptom,
+        c.now - job.symptom_at,
+    )
+
+
+def _would_have(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
+    """Observe mode: say once what would have been done."""
+    names = ", ".join(w.name for w in lost) or "the same members"
+    text = f"would have granted a new epoch without {names}" if lost else "would have regrouped the same members"
+    for incident in c.state.open_incidents(job):
+        if incident.would_have and not any(text in line for line in incident.story):
+            yield IncidentNoted(incident.id, text)
+            return
+
+
+def deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When waiting is over."""
+    s = c.settings
+    for worker in _lost_members(job):
+        yield worker.gone_at + s.death_batch_seconds
+    if job.symptom_at is not None:
+        yield job.symptom_at + s.settle_seconds
+    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY]
+    if ready:
+        yield _first_ready_at(ready) + (s.join_batch_seconds if job.members else s.start_grace_seconds)

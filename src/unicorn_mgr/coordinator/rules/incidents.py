@@ -1,0 +1,113 @@
+"""Failures become incidents: opened at the first sign, refined when more is known, closed at full speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.state import Incident, Job, JobPhase, Worker, WorkerPhase
+from unicorn_mgr.effects.coordinator import Decision, IncidentClosed, IncidentOpened, IncidentRefined
+from unicorn_mgr.messages import Exited
+from unicorn_mgr.model import Severity
+
+DIED = triage.Finding("process_died", Severity.SEV2, triage.SUPERVISION)
+"""The kernel tears it down; why is known when it is gone."""
+
+
+def incident_id(c: Context, ahead: int = 0) -> str:
+    """The next incident's name."""
+    return f"inc-{c.state.incident_count + 1 + ahead}"
+
+
+def deaths(c: Context, job: Job) -> Iterator[Decision]:
+    """A worker is gone that should not be."""
+    for worker in sorted(job.workers.values(), key=lambda w: w.name):
+        if failed(job, worker) and not worker.incident:
+            yield _opened(c, job, worker)
+            return
+        if worker.incident in c.state.incidents and worker.exited is not None and not worker.accounted:
+            yield _refined(c.state.incidents[worker.incident], worker.exited)
+            return
+
+
+def failed(job: Job, worker: Worker) -> bool:
+    """It is gone, and nobody wanted that."""
+    if worker.alive or worker.ended_well or worker.fresh_start or worker.condemned:
+        return False
+    if worker.exited is None and worker.gone_reason.startswith("node "):
+        return False
+    return not (job.cancelled or job.give_up is not None)
+
+
+def _opened(c: Context, job: Job, worker: Worker) -> IncidentOpened:
+    if worker.exited is not None:
+        finding, evidence = triage.of_exit(worker.exited), triage.evidence_of(worker.exited)
+    elif worker.raised is not None:
+        finding, evidence = triage.of_exception(worker.raised), worker.raised.traceback
+    else:
+        finding, evidence = DIED, worker.gone_reason
+    return IncidentOpened(
+        incident=incident_id(c),
+        job=job.name,
+        node=worker.node,
+        worker=worker.name,
+        cause=finding.cause,
+        severity=finding.severity,
+        detected_by=finding.method,
+        evidence=evidence,
+        occurred_before_seconds=max(0.0, c.now - worker.gone_at),
+        would_have=c.state.observes(job),
+    )
+
+
+def _refined(incident: Incident, exited: Exited) -> IncidentRefined:
+    told = triage.evidence_of(exited)
+    if incident.cause == DIED.cause:
+        finding = triage.of_exit(exited)
+        return IncidentRefined(incident.id, finding.cause, finding.severity, finding.method, told)
+    evidence = f"{incident.evidence}\n{told}" if told not in incident.evidence else incident.evidence
+    return IncidentRefined(incident.id, incident.cause, incident.severity, incident.detected_by, evidence)
+
+
+def closings(c: Context, job: Job) -> Iterator[Decision]:
+    """Full speed again, or as full as can be."""
+    for incident in c.state.open_incidents(job):
+        how = _closed_how(c, job, incident)
+        if how:
+            yield IncidentClosed(incident.id, how)
+            return
+
+
+def node_closings(c: Context) -> Iterator[Decision]:
+    """A lost node that no job was hurt by is back."""
+    for name in c.state.node_incidents:
+        node = c.state.nodes.get(c.state.incidents[name].node)
+        if node is not None and node.usable:
+            yield IncidentClosed(name, "the node is in use again")
+            return
+
+
+def _closed_how(c: Context, job: Job, incident: Incident) -> str:
+    if job.over:
+        return f"the job has ended: {job.end_reason}"
+    if incident.would_have and not c.state.observes(job):
+        return "observe mode has ended"
+    if job.transition is not None or job.phase is JobPhase.STARTING:
+        return ""
+    if job.gang:
+        full = len(job.alive()) == len(job.seats) > 0
+        return f"all {len(job.seats)} processes run again" if full else ""
+    if job.phase is JobPhase.ENDING and incident.resumed_at is not None:
+        return "the loop has ended"
+    if incident.granted_at is not None and incident.resumed_at is None and incident.epoch_after is not None:
+        return ""
+    members = len(job.living_members())
+    dead = [m for m in job.members if not job.workers[m].alive and not job.workers[m].ended_well]
+    if dead or (incident.granted_at is None and incident.worker in job.members):
+        return ""
+    waiting = [w for w in job.alive() if w.phase is not WorkerPhase.MEMBER]
+    if members >= len(job.seats) and not waiting and members > 0:
+        wanted = job.spec.size_max
+        return f"full size again: {members}" if members >= wanted else f"{members} of {wanted}: {job.seats_reason}"
+    return ""

@@ -1,0 +1,152 @@
+"""Nodes that fall silent, are lost, isolated, drained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.state import ClusterState, Job, Node, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.effects.coordinator import (
+    BreakerReset,
+    BreakerTripped,
+    Decision,
+    IncidentNoted,
+    IncidentOpened,
+    NodeEmptied,
+    NodeIsolated,
+    NodeLost,
+)
+from unicorn_mgr.model import Severity
+
+BREAKER_WINDOW_LEASES = 1.0
+
+
+def breaker(c: Context) -> Iterator[Decision]:
+    """A coordinator that hears nobody suspects itself, not the world."""
+    counted = [n for n in c.state.nodes.values() if n.phase in (NodePhase.UP, NodePhase.SILENT, NodePhase.DRAINING)]
+    silent = [n for n in counted if n.phase is NodePhase.SILENT]
+    together = [n for n in silent if c.now - n.silent_at <= c.settings.lease_seconds * BREAKER_WINDOW_LEASES]
+    if not c.state.breaker:
+        many = len(together) >= c.settings.breaker_nodes_min
+        if many and len(together) > c.settings.breaker_share * len(counted):
+            yield BreakerTripped(len(together), len(counted))
+    elif len(silent) <= c.settings.breaker_share * len(counted) or len(silent) < c.settings.breaker_nodes_min:
+        yield BreakerReset()
+
+
+def lost(c: Context) -> Iterator[Decision]:
+    """A silent node is lost when its jobs stop too, or when its silence outlasts the limit."""
+    if c.state.breaker or c.state.paused:
+        return
+    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
+        if node.phase is not NodePhase.SILENT:
+            continue
+        reason = _why_lost(c, node)
+        if not reason:
+            continue
+        hurt = [j for j in _jobs_on(c.state, node) if not _has_incident(c.state, j, node)]
+        observed = [j for j in _jobs_on(c.state, node) if c.state.observes(j)]
+        silent = c.now - node.silent_at + c.settings.lease_seconds
+        if hurt:
+            yield _opened(c, node, hurt[0].name, reason, silent, would_have=c.state.observes(hurt[0]))
+            return
+        if observed or (c.state.observe and node.reason == reason):
+            continue
+        if not _jobs_on(c.state, node) and not _has_node_incident(c.state, node):
+            yield _opened(c, node, "", reason, silent, would_have=c.state.observe)
+            return
+        if not c.state.observe:
+            yield NodeLost(node.name, reason)
+            return
+
+
+def _opened(c: Context, node: Node, job: str, reason: str, silent_seconds: float, would_have: bool) -> IncidentOpened:
+    found = triage.LOST_CONNECTION
+    return IncidentOpened(
+        incident_id(c),
+        job,
+        node.name,
+        "",
+        found.cause,
+        found.severity,
+        found.method,
+        f"node {node.name}: {reason}",
+        silent_seconds,
+        would_have,
+    )
+
+
+def _why_lost(c: Context, node: Node) -> str:
+    silent = c.now - node.silent_at + c.settings.lease_seconds
+    jobs = _jobs_on(c.state, node)
+    halted = [j.name for j in jobs if j.halted]
+    if halted:
+        return f"silent, and job {halted[0]} waits for its workers"
+    for job in jobs:
+        elsewhere = [w for w in job.living_members() if c.state.nodes[w.node].phase is not NodePhase.SILENT]
+        if not elsewhere and silent >= c.settings.fence_seconds > 0:
+            return f"silent for {silent:.0f} s, with every member of job {job.name} out of reach"
+    if not jobs and silent >= c.settings.silence_seconds_max:
+        return f"silent for {silent:.0f} s"
+    return ""
+
+
+def lost_deadlines(c: Context) -> Iterator[float]:
+    """When silence alone is enough."""
+    for node in c.state.nodes.values():
+        if node.phase is NodePhase.SILENT:
+            limit = c.settings.fence_seconds if _jobs_on(c.state, node) else c.settings.silence_seconds_max
+            at = node.silent_at - c.settings.lease_seconds + limit
+            if limit > 0 and at > c.now:
+                yield at
+
+
+def isolated(c: Context) -> Iterator[Decision]:
+    """An incident of the highest severity takes its node out of use."""
+    if c.state.paused:
+        return
+    for job in c.state.jobs.values():
+        for incident in c.state.open_incidents(job):
+            node = c.state.nodes.get(incident.node)
+            ours = incident.severity == Severity.SEV1 and incident.detected_by != triage.NODE_HEALTH
+            if not ours or node is None or node.phase in (NodePhase.ISOLATED, NodePhase.LOST):
+                continue
+            reason = f"{incident.cause} ({incident.id})"
+            if incident.would_have:
+                text = f"would have isolated node {node.name}"
+                if not any(text in line for line in incident.story):
+                    yield IncidentNoted(incident.id, text)
+                    return
+                continue
+            yield NodeIsolated(node.name, reason)
+            return
+
+
+def drained(c: Context) -> Iterator[Decision]:
+    """A draining node whose last process has ended is safe to power off."""
+    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
+        if node.phase is NodePhase.DRAINING and all(w.exited is not None for w in c.state.on_node(node.name)):
+            yield NodeEmptied(node.name)
+            return
+
+
+def _jobs_on(state: ClusterState, node: Node) -> list[Job]:
+    """Jobs that have workers on the node which count."""
+    return [j for j in state.jobs.values() if any(_holds(w, node) for w in j.workers.values())]
+
+
+def _holds(worker: Worker, node: Node) -> bool:
+    return worker.node == node.name and worker.phase not in (WorkerPhase.GONE, WorkerPhase.ENDED)
+
+
+def _has_incident(state: ClusterState, job: Job, node: Node) -> bool:
+    return any(
+        i.node == node.name and i.cause == triage.LOST_CONNECTION.cause and not i.worker
+        for i in state.open_incidents(job)
+    )
+
+
+def _has_node_incident(state: ClusterState, node: Node) -> bool:
+    return any(state.incidents[name].node == node.name for name in state.node_incidents)

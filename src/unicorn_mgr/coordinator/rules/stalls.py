@@ -1,0 +1,282 @@
+"""Nobody makes progress: who is waited for?
+
+Agents report workers whose ring stands still for longer than its place allows.  Then all
+members' rings are read, twice, a second apart: before a kill there is always a second
+reading.  The member that is furthest behind and does not itself wait for others is the
+culprit.  If nobody is behind the link is: the same members are regrouped once, and a node
+that most others can't reach is isolated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.record_workers import LINK_VERDICT
+from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.state import Job, NodePhase, Transition
+from unicorn_mgr.effects.coordinator import (
+    Decision,
+    EpochGranted,
+    IncidentEscalated,
+    IncidentNoted,
+    IncidentOpened,
+    InquiryClosed,
+    InquiryOpened,
+    WorkerCondemned,
+)
+from unicorn_mgr.messages import Sample
+from unicorn_mgr.model import Epoch, JobSpec, Severity
+from unicorn_mgr.phases import WAITS_FOR_OTHERS, Limits, Phase
+
+# -- inquiries ------------------------------------------------------------------------------
+
+
+def inquired(c: Context, job: Job) -> Iterator[Decision]:
+    """Open an inquiry, and close it when both readings are there."""
+    if job.over or not job.members or job.sentence is not None:
+        return
+    if job.inquiry is None:
+        if job.quiet is not None and c.now >= job.next_inquiry_at and not c.state.paused:
+            yield InquiryOpened(job.name, job.inquiries + 1)
+        return
+    inquiry = job.inquiry
+    if len(inquiry.readings) >= 2:
+        verdict, culprit = judge(inquiry.readings[0][1], inquiry.readings[1][1], limits_of(c, job))
+        yield InquiryClosed(job.name, inquiry.number, verdict, culprit)
+    elif c.now >= inquiry.opened_at + c.settings.second_reading_seconds + 2 * c.settings.reading_timeout_seconds:
+        yield InquiryClosed(job.name, inquiry.number, "not all agents answered")
+
+
+def inquiry_deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When readings have been waited for long enough, and when to look again."""
+    if job.inquiry is not None:
+        s = c.settings
+        yield job.inquiry.opened_at + s.second_reading_seconds + 2 * s.reading_timeout_seconds
+    elif job.quiet is not None:
+        yield job.next_inquiry_at
+    if job.sentence is not None:
+        yield job.sentence.at + c.settings.evidence_seconds_max
+
+
+def limits_of(c: Context, job: Job) -> Limits:
+    """How long this job's workers may be quiet."""
+    return limits_of_spec(job.spec, c.settings)
+
+
+def limits_of_spec(spec: JobSpec, settings: Settings) -> Limits:
+    """The job's own limits, the cluster's where it has none."""
+    return Limits(
+        spec.stall_seconds or settings.stall_seconds,
+        spec.stall_factor or settings.stall_factor,
+        spec.user_seconds or settings.user_seconds,
+    )
+
+
+def judge(first: tuple[Sample, ...], second: tuple[Sample, ...], limits: Limits) -> tuple[str, str]:
+    """What two readings of a job's members say: the verdict, and the culprit if there is one.
+
+    A member's position is (epoch, step, collectives launched).  Those at the lowest position
+    hold the others up; the culprit is one of them that does not wait for others itself.
+    """
+    before = {s.worker: s.counter for s in first}
+    moved = [s.worker for s in second if before.get(s.worker) != s.counter]
+    if moved or not second:
+        return f"progress: {', '.join(sorted(moved)[:3])} went on", ""
+    lowest = min(_position(s) for s in second)
+    behind = [s for s in second if _position(s) == lowest and (s.stopped or Phase(s.phase) not in WAITS_FOR_OTHERS)]
+    stopped = [s for s in second if s.stopped]
+    step_seconds = max(s.step_seconds for s in second)
+    for sample in stopped or behind:
+        limit = limits.of(sample.phase, sample.step_seconds or step_seconds, sample.stopped)
+        if sample.quiet_seconds >= limit:
+            what = "is stopped" if sample.stopped else f"stands in {Phase(sample.phase).name.lower()}"
+            return (
+                f"{sample.worker} {what} in step {sample.step} for {sample.quiet_seconds:.1f} s",
+                sample.worker,
+            )
+    if stopped or behind:
+        patient = (stopped or behind)[0]
+        return (
+            f"waiting for {patient.worker}, which may take longer in {Phase(patient.phase).name.lower()}",
+            "",
+        )
+    return LINK_VERDICT, ""
+
+
+def _position(s: Sample) -> tuple[int, int, int]:
+    return (s.epoch, s.step, s.sequence)
+
+
+# -- sentences ------------------------------------------------------------------------------
+
+
+def sentenced(c: Context, job: Job) -> Iterator[Decision]:
+    """A culprit is an incident at once; it is killed when its stacks are taken."""
+    sentence = job.sentence
+    if sentence is None:
+        return
+    worker = job.workers.get(sentence.worker)
+    if worker is None or not worker.alive:
+        return
+    if not worker.incident:
+        sample = next((s for s in job.last_reading if s.worker == worker.name), Sample())
+        found = triage.STOPPED if sample.stopped else triage.TASK_HANG
+        yield IncidentOpened(
+            incident_id(c),
+            job.name,
+            worker.node,
+            worker.name,
+            found.cause,
+            found.severity,
+            found.method,
+            f"{sentence.reason}\n{readings_as_text(job.last_reading)}",
+            sample.quiet_seconds,
+            c.state.observes(job),
+        )
+        return
+    if c.state.paused:
+        return
+    if c.state.observes(job):
+        yield from _note_once(c, worker.incident, f"would have killed {worker.name}")
+    elif sentence.stacks or c.now >= sentence.at + c.settings.evidence_seconds_max:
+        yield WorkerCondemned(worker.name, sentence.reason)
+
+
+def readings_as_text(samples: tuple[Sample, ...]) -> str:
+    """One line a member, for the incident's evidence."""
+    return "\n".join(
+        f"{s.worker}: epoch {s.epoch}, step {s.step}, {s.sequence} collectives launched, "
+        f"{Phase(s.phase).name.lower()}{' (stopped)' if s.stopped else ''}, quiet for {s.quiet_seconds:.1f} s"
+        for s in sorted(samples, key=lambda s: s.worker)
+    )
+
+
+# -- the link -------------------------------------------------------------------------------
+
+
+def links(c: Context, job: Job) -> Iterator[Decision]:
+    """A stall without a culprit, or members that can't reach each other."""
+    if job.over or c.state.paused or not job.members:
+        return
+    t = job.transition
+    cut_off = t is not None and bool(t.unreachable) and c.now >= t.unreachable_at + c.settings.settle_seconds
+    if not (job.link_stalled or cut_off):
+        return
+    open_link = [i for i in c.state.open_incidents(job) if i.cause in _LINK_CAUSES and i.resumed_at is None]
+    if not open_link:
+        found = triage.UNREACHABLE if cut_off else triage.LINK
+        evidence = _unreachable_text(t) if cut_off and t is not None else readings_as_text(job.last_reading)
+        worker = sorted(t.unreachable)[0] if cut_off and t is not None else ""
+        yield IncidentOpened(
+            incident_id(c),
+            job.name,
+            job.workers[worker].node if worker else "",
+            worker,
+            found.cause,
+            found.severity,
+            found.method,
+            evidence,
+            would_have=c.state.observes(job),
+        )
+        return
+    incident = open_link[0]
+    if c.state.observes(job):
+        yield from _note_once(c, incident.id, "would have regrouped the same members")
+        return
+    if job.regrouped_for != incident.id:
+        members = tuple(w.name for w in job.living_members())
+        if members:
+            yield IncidentNoted(incident.id, "reattempt: the same members are regrouped")
+            epoch = Epoch(c.state.term, job.epoch.number + 1)
+            yield EpochGranted(job.name, epoch, members, f"the same members again: {incident.cause}", incident.id)
+    elif cut_off and t is not None and incident.severity != Severity.SEV1:
+        node, why = most_named(c, job, t)
+        if node:
+            yield IncidentEscalated(incident.id, Severity.SEV1, why, node)
+
+
+_LINK_CAUSES = frozenset({triage.UNREACHABLE.cause, triage.LINK.cause, triage.COMMUNICATION.cause})
+
+
+def most_named(c: Context, job: Job, t: Transition) -> tuple[str, str]:
+    """The node that most others can't reach; on a tie the one whose loss costs less."""
+    votes: Counter[str] = Counter()
+    for reporter, named in sorted(t.unreachable.items()):
+        for other in named:
+            if (
+                reporter in job.workers
+                and other in job.workers
+                and job.workers[other].node != job.workers[reporter].node
+            ):
+                votes[job.workers[other].node] += 1
+    if not votes:
+        return "", ""
+
+    def cost(node: str) -> float:
+        return sum(c.state.jobs[w.job].spec.weight for w in c.state.on_node(node) if w.alive)
+
+    usable = [n for n in votes if c.state.nodes[n].phase not in (NodePhase.LOST, NodePhase.ISOLATED)]
+    if not usable:
+        return "", ""
+    node = min(usable, key=lambda n: (-votes[n], cost(n), n))
+    return node, f"node {node} is named unreachable {votes[node]} times"
+
+
+def _unreachable_text(t: Transition) -> str:
+    return "\n".join(
+        f"{who} can't reach {', '.join(named) or '(no one in particular)'}"
+        for who, named in sorted(t.unreachable.items())
+    )
+
+
+def link_deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When reports of unreachable members have settled."""
+    if job.transition is not None and job.transition.unreachable:
+        yield job.transition.unreachable_at + c.settings.settle_seconds
+
+
+def _note_once(c: Context, incident: str, text: str) -> Iterator[Decision]:
+    if not any(text in line for line in c.state.incidents[incident].story):
+        yield IncidentNoted(incident, text)
+
+
+# -- checksums ------------------------------------------------------------------------------
+
+
+def checksums(c: Context, job: Job) -> Iterator[Decision]:
+    """Replicas differ: the minority is restarted from the majority."""
+    if job.checksums_differ is None or job.over or c.state.paused:
+        return
+    step, minority = job.checksums_differ
+    if not minority:
+        found = triage.CHECKSUMS
+        text = f"replicas differ at the head of step {step}, and there is no majority"
+        yield IncidentOpened(incident_id(c), job.name, "", "", found.cause, found.severity, found.method, text)
+        return
+    for name in minority:
+        worker = job.workers.get(name)
+        if worker is None or not worker.alive:
+            continue
+        found = triage.CHECKSUMS
+        if not worker.incident:
+            text = f"its parameters differ from the majority's at the head of step {step}"
+            yield IncidentOpened(
+                incident_id(c),
+                job.name,
+                worker.node,
+                name,
+                found.cause,
+                found.severity,
+                found.method,
+                text,
+                would_have=c.state.observes(job),
+            )
+            return
+        if c.state.observes(job):
+            yield from _note_once(c, worker.incident, f"would have restarted {name}")
+        else:
+            yield WorkerCondemned(name, "its parameters differ from the majority's")

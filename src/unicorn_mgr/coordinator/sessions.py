@@ -1,0 +1,275 @@
+"""Agents: one bidirectional stream each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import grpc
+import structlog
+
+from unicorn_mgr.codec import encode
+from unicorn_mgr.coordinator.admission import NAME
+from unicorn_mgr.coordinator.authority import Authority
+from unicorn_mgr.coordinator.driver import Driver
+from unicorn_mgr.coordinator.keyvalue import KeyValueStores
+from unicorn_mgr.coordinator.logbook import LogBook
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.messages import (
+    AgentMessage,
+    Beat,
+    CoordinatorMessage,
+    Evidence,
+    Exited,
+    ForgetWorker,
+    Hello,
+    LogChunk,
+    Published,
+    Reading,
+    Refused,
+    SnapshotChunk,
+    SnapshotRequest,
+    StoreCall,
+    ToAgent,
+    Welcome,
+    WorkerAttached,
+    WorkerDying,
+    WorkerFact,
+    WorkerQuiet,
+    WorkerStarted,
+    WorkerTruth,
+)
+from unicorn_mgr.model import PROTOCOL
+from unicorn_mgr.tls import Role
+
+OUTBOX_MAX = 20_000
+"""An agent that is this far behind is cut off; it attaches again and is told what is true."""
+
+SNAPSHOT_CHUNK_BYTES = 1 << 20
+
+log = structlog.get_logger()
+
+
+@dataclass(eq=False)
+class Session:
+    """One attached agent."""
+
+    node: str
+    incarnation: str
+    outbox: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(OUTBOX_MAX))
+
+    def say(self, term: int, body: ToAgent) -> None:
+        """Queue a message; a full queue ends the session."""
+        try:
+            self.outbox.put_nowait(encode(CoordinatorMessage(term, body)))
+        except asyncio.QueueFull:
+            log.error("agent too far behind: its stream is cut", node=self.node)
+            self.end()
+
+    def end(self) -> None:
+        """No more messages."""
+        while self.outbox.full():
+            self.outbox.get_nowait()
+        self.outbox.put_nowait(None)
+
+
+class Agents:
+    """The agent side of the server."""
+
+    def __init__(self, driver: Driver, logs: LogBook, authority: Authority) -> None:
+        self._driver = driver
+        self._logs = logs
+        self._authority = authority
+        self._stores = KeyValueStores()
+        self.sessions: dict[str, Session] = {}
+        self.outdated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def send(self, node: str, body: ToAgent) -> None:
+        """Say something to a node's agent; it is lost if the agent is away, and said again when it attaches."""
+        session = self.sessions.get(node)
+        if session is not None:
+            session.say(self._driver.core.state.term, body)
+
+    def send_all(self, body: ToAgent) -> None:
+        """Say something to every attached agent."""
+        for node in list(self.sessions):
+            self.send(node, body)
+
+    # -- the stream ----------------------------------------------------------------------
+
+    async def attach(
+        self, said: AsyncIterator[AgentMessage], context: grpc.aio.ServicerContext[AgentMessage, bytes]
+    ) -> AsyncIterator[bytes]:
+        """One agent's stream, from its hello to its end."""
+        await self._authority.require(context, Role.AGENT)
+        hello = (await anext(aiter(said))).body
+        if not isinstance(hello, Hello):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "hello: an agent says hello first")
+        refusal = await self._refusal(hello)
+        if refusal is not None:
+            yield encode(CoordinatorMessage(self._driver.core.state.term, refusal))
+            return
+        session = self._open(hello)
+        listener = asyncio.create_task(self._listen(session, said))
+        try:
+            await self._greet(session, hello)
+            while (data := await session.outbox.get()) is not None:
+                yield data
+        finally:
+            listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listener
+            if self.sessions.get(session.node) is session:
+                del self.sessions[session.node]
+            log.info("agent detached", node=session.node)
+
+    async def _refusal(self, hello: Hello) -> Refused | None:
+        """Why this agent may not attach."""
+        if hello.protocol != PROTOCOL:
+            newer = "coordinator" if hello.protocol > PROTOCOL else "agent"
+            return Refused(f"protocol: {hello.protocol}: this coordinator speaks {PROTOCOL}; update the {newer}", True)
+        if not NAME.fullmatch(hello.node):
+            return Refused(f"node: {hello.node!r}: want 1 to 63 letters, digits, - and _", True)
+        if hello.cluster and hello.cluster != self._driver.store.cluster:
+            return Refused(
+                f"cluster: {hello.cluster}: this coordinator is of cluster {self._driver.store.cluster}", True
+            )
+        if hello.term > self._driver.core.state.term:
+            why = f"agent {hello.node} has obeyed term {hello.term}, newer than {self._driver.core.state.term}"
+            if not self.outdated.done():
+                self.outdated.set_result(why)
+            return Refused(f"term: {why}")
+        present = self.sessions.get(hello.node)
+        if present is not None and present.incarnation != hello.incarnation and await self._still_beats(present):
+            return Refused(f"node: {hello.node}: another agent of this name is attached; choose another --node", True)
+        return None
+
+    async def _still_beats(self, session: Session) -> bool:
+        """An agent of the same name is attached: is it alive, or has its stream only not ended yet?"""
+        before = self._driver.liveness.beats.get(session.node, 0.0)
+        await asyncio.sleep(1.5 * self._driver.settings.beat_seconds)
+        beaten = self._driver.liveness.beats.get(session.node, 0.0) > before
+        return beaten and self.sessions.get(session.node) is session
+
+    def _open(self, hello: Hello) -> Session:
+        before = self.sessions.get(hello.node)
+        if before is not None:
+            before.end()
+        session = self.sessions[hello.node] = Session(hello.node, hello.incarnation)
+        return session
+
+    async def _greet(self, session: Session, hello: Hello) -> None:
+        driver, s = self._driver, self._driver.settings
+        term = driver.core.state.term
+        session.say(term, Welcome(driver.store.cluster, term, s.beat_seconds, s.lease_seconds, s.fence_seconds))
+        driver.liveness.beat(hello.node, (), driver.now())
+        epochs = {w.worker: w.epoch for w in hello.workers if w.epoch is not None}
+        known = tuple(sorted(w.worker for w in hello.workers))
+        await driver.tell(
+            e.NodeAttached(hello.node, hello.incarnation, hello.slots, hello.address, known, epochs, hello.drills)
+        )
+        for truth in hello.workers:
+            await self._tell_truth(session, truth)
+        self._logs.remind(lambda body: session.say(term, body))
+
+    async def _tell_truth(self, session: Session, truth: WorkerTruth) -> None:
+        """What is true of a worker, as the facts it would have been told by."""
+        name, driver = truth.worker, self._driver
+        if truth.pid:
+            await driver.tell(e.WorkerStarted(name, truth.pid))
+        if truth.attached:
+            await driver.tell(e.WorkerAttached(name))
+        for fact in (
+            truth.ready,
+            truth.resumed,
+            truth.leaving,
+            truth.loop_ended,
+            truth.mistake,
+            truth.fresh_start,
+        ):
+            if fact is not None:
+                await driver.tell(e.WorkerTold(name, fact))
+        if truth.published is not None:
+            await self._published(name, truth.published)
+        if truth.dying:
+            await driver.tell(e.WorkerDying(name, "told again"))
+        if truth.exited is not None:
+            await self._exited(session, truth.exited)
+
+    # -- messages ------------------------------------------------------------------------
+
+    async def _listen(self, session: Session, said: AsyncIterator[AgentMessage]) -> None:
+        try:
+            async for message in said:
+                await self._hear(session, message)
+        except grpc.aio.AioRpcError as failed:
+            log.debug("stream broke", node=session.node, why=str(failed.code()))
+        finally:
+            session.end()
+
+    async def _hear(self, session: Session, message: AgentMessage) -> None:
+        driver, body = self._driver, message.body
+        match body:
+            case Beat(_, samples):
+                driver.liveness.beat(session.node, samples, driver.now())
+            case WorkerFact(worker, Published() as note):
+                await self._published(worker, note)
+            case WorkerFact(worker, fact):
+                assert not isinstance(fact, Published)
+                await driver.tell(e.WorkerTold(worker, fact))
+            case WorkerStarted(worker, pid):
+                await driver.tell(e.WorkerStarted(worker, pid))
+            case WorkerAttached(worker):
+                await driver.tell(e.WorkerAttached(worker))
+            case WorkerDying(worker, witness, last):
+                await driver.tell(e.WorkerDying(worker, witness, last))
+            case Exited():
+                await self._exited(session, body)
+            case WorkerQuiet(sample, limit):
+                await driver.tell(e.WorkerQuiet(sample, limit))
+            case Reading(request, samples):
+                driver.reading(session.node, request, samples)
+            case Evidence(worker, _, stacks, tool):
+                await driver.tell(e.EvidenceTaken(worker, stacks, tool))
+            case LogChunk():
+                self._logs.hear(body)
+            case StoreCall():
+                self._store_call(session, body)
+            case Hello():
+                log.warning("a second hello is ignored", node=session.node)
+
+    async def _published(self, worker: str, note: Published) -> None:
+        formed = self._driver.publish(worker, note)
+        if formed is not None:
+            await self._driver.tell(formed)
+
+    async def _exited(self, session: Session, exited: Exited) -> None:
+        self._driver.liveness.forget(exited.worker)
+        if self._driver.core.state.worker(exited.worker) is None:
+            session.say(self._driver.core.state.term, ForgetWorker(exited.worker))
+        else:
+            await self._driver.tell(e.WorkerExited(exited))
+
+    def _store_call(self, session: Session, call: StoreCall) -> None:
+        worker = self._driver.core.state.worker(call.worker)
+        if worker is None:
+            return
+        job = self._driver.core.state.jobs[worker.job]
+        answers = self._stores.call(job.name, job.gang_restarts, session.node, call)
+        for node, answer in answers:
+            self.send(node, answer)
+
+    # -- submitted files -----------------------------------------------------------------
+
+    async def fetch_snapshot(
+        self, asked: SnapshotRequest, context: grpc.aio.ServicerContext[SnapshotRequest, bytes]
+    ) -> AsyncIterator[bytes]:
+        """The archive of a submitted working directory, in pieces."""
+        await self._authority.require(context, Role.AGENT)
+        data = await asyncio.to_thread(self._driver.store.file, asked.digest)
+        if data is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"snapshot: {asked.digest}: not here")
+        for at in range(0, len(data), SNAPSHOT_CHUNK_BYTES):
+            yield encode(SnapshotChunk(data[at : at + SNAPSHOT_CHUNK_BYTES]))

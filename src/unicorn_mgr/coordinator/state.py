@@ -1,0 +1,347 @@
+"""What the coordinator knows.  Written only by `record`, read by everything else.
+
+The whole of it can be dumped into a snapshot of the journal and loaded again.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample
+from unicorn_mgr.model import Epoch, JobSpec, Lineage, Slot
+
+
+class NodePhase(enum.StrEnum):
+    """What a node is good for."""
+
+    UP = "up"
+    SILENT = "silent"
+    LOST = "lost"
+    ISOLATED = "isolated"
+    DRAINING = "draining"
+    DRAINED = "drained"
+
+
+class WorkerPhase(enum.StrEnum):
+    """A worker's life.  It only moves forward."""
+
+    ORDERED = "ordered"
+    STARTED = "started"
+    ATTACHED = "attached"
+    READY = "ready"
+    MEMBER = "member"
+    LEAVING = "leaving"
+    ENDED = "ended"
+    """Its loop has ended; the user's code after it may still run."""
+    GONE = "gone"
+    """It does not count any more: dying, dead, condemned, or on a lost node."""
+
+
+class JobPhase(enum.StrEnum):
+    """A job's life."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Node:
+    """A machine with an agent."""
+
+    name: str
+    incarnation: str = ""
+    slots: tuple[Slot, ...] = ()
+    address: str = ""
+    phase: NodePhase = NodePhase.UP
+    reason: str = ""
+    silent_at: float = 0.0
+    drills: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """New workers may be put here."""
+        return self.phase is NodePhase.UP
+
+
+@dataclass(slots=True)
+class Worker:
+    """A process of a job, from its order until it is dismissed."""
+
+    name: str
+    job: str
+    seat: int
+    node: str
+    slot: int
+    ordered_at: float
+    phase: WorkerPhase = WorkerPhase.ORDERED
+    pid: int = 0
+    ready: Ready | None = None
+    ready_at: float = 0.0
+    loop_ended: bool = False
+    was_member: bool = False
+    trained: bool = False
+    """It has reached the head of a training loop."""
+    gone_at: float = 0.0
+    gone_reason: str = ""
+    exited: Exited | None = None
+    """Proof that the process is no more."""
+    ended_well: bool = False
+    """It came to its end as it should."""
+    raised: Raised | None = None
+    mistake: Mistake | None = None
+    condemned: bool = False
+    retiring: bool = False
+    fresh_start: bool = False
+    """It asked to be started afresh: nobody's fault."""
+    incident: str = ""
+    accounted: bool = False
+    """Its exit stands in the incident."""
+
+    @property
+    def alive(self) -> bool:
+        """It counts."""
+        return self.phase is not WorkerPhase.GONE
+
+
+@dataclass(slots=True)
+class Transition:
+    """The move of a job to its newest epoch."""
+
+    epoch: Epoch
+    granted_at: float
+    formed_at: float = 0.0
+    resumed: dict[str, Resumed] = field(default_factory=dict)
+    unreachable: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Who could not reach whom."""
+    unreachable_at: float = 0.0
+    stale: bool = False
+    """Granted under an earlier term: it is begun anew."""
+
+
+@dataclass(slots=True)
+class Inquiry:
+    """Readings of all members' rings, because somebody makes no progress."""
+
+    number: int
+    opened_at: float
+    readings: list[tuple[float, tuple[Sample, ...]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Sentence:
+    """A worker that will be condemned as soon as its stacks are taken, or a deadline passes."""
+
+    worker: str
+    reason: str
+    at: float
+    stacks: bool = False
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    step: int
+    lineage: Lineage
+    url: str
+
+
+@dataclass(slots=True)
+class Death:
+    """One entry of the restart budget, and of the search for poison."""
+
+    at: float
+    worker: str
+    node: str
+    cause: str
+    signature: str
+    """Type and place of the exception, empty for other deaths."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A training program."""
+
+    name: str
+    spec: JobSpec
+    submitted_at: float
+    phase: JobPhase = JobPhase.WAITING
+    workers: dict[str, Worker] = field(default_factory=dict)
+    seats: dict[int, tuple[str, int]] = field(default_factory=dict)
+    seats_reason: str = ""
+    incarnations: dict[int, int] = field(default_factory=dict)
+    """Per seat, how many processes it has had."""
+    epoch: Epoch = field(default_factory=Epoch)
+    members: tuple[str, ...] = ()
+    transition: Transition | None = None
+    fingerprint: dict[str, str] | None = None
+    fingerprint_of: str = ""
+    barred: dict[int, str] = field(default_factory=dict)
+    """Seats that are not filled again, and why."""
+    gang: bool = True
+    """No process has called attach() yet: it is supervised and restarted as one."""
+    gang_restarts: int = 0
+    incidents: list[str] = field(default_factory=list)
+    """Open ones, oldest first."""
+    incidents_seen: int = 0
+    deaths: list[Death] = field(default_factory=list)
+    """Newest last; old ones are forgotten when the budget's window has passed."""
+    victims: list[tuple[str, int, int]] = field(default_factory=list)
+    """(worker, step, micro-batch) that was open when a worker died."""
+    casualties: list[str] = field(default_factory=list)
+    """Signatures of members lost since a step was last completed."""
+    symptom_at: float | None = None
+    symptom: str = ""
+    regrouped_for: str = ""
+    """The incident for which the same members were regrouped once."""
+    quiet: Sample | None = None
+    """Somebody makes no progress, and nobody has looked into it yet."""
+    inquiry: Inquiry | None = None
+    inquiries: int = 0
+    next_inquiry_at: float = 0.0
+    last_reading: tuple[Sample, ...] = ()
+    link_stalled: bool = False
+    """An inquiry has found nobody guilty but the link."""
+    sentence: Sentence | None = None
+    halted: bool = False
+    checksums_differ: tuple[int, tuple[str, ...]] | None = None
+    committed: int = -1
+    step_seconds: float = 0.0
+    written: CheckpointWritten | None = None
+    written_by: str = ""
+    checkpoint: Checkpoint | None = None
+    published_step: int = -1
+    checkpoint_error: str = ""
+    poison: list[tuple[int, int]] = field(default_factory=list)
+    give_up: tuple[int, str] | None = None
+    give_up_at: float = 0.0
+    cancelled: bool = False
+    loop_ended_step: int | None = None
+    life: int = 0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    exit_code: int = 0
+    end_reason: str = ""
+    lost_seconds: float = 0.0
+    """Wall-clock seconds without progress, for ETTR."""
+    down_since: float | None = None
+    steps_redone: int = 0
+    micro_batches_redone: int = 0
+    observe: bool = False
+
+    @property
+    def over(self) -> bool:
+        """No process of it is left."""
+        return self.phase is JobPhase.ENDED
+
+    @property
+    def running(self) -> bool:
+        """Some member has the job's state."""
+        return any(m in self.workers and self.workers[m].alive for m in self.members)
+
+    def alive(self) -> list[Worker]:
+        """Workers that count, by seat."""
+        return sorted((w for w in self.workers.values() if w.alive), key=lambda w: (w.seat, w.name))
+
+    def living_members(self) -> list[Worker]:
+        """Members of the newest epoch that count, in its order."""
+        return [w for m in self.members if (w := self.workers.get(m)) is not None and w.alive]
+
+
+@dataclass(slots=True)
+class Incident:
+    """One failure from its first sign to full speed."""
+
+    id: str
+    job: str
+    node: str
+    worker: str
+    cause: str
+    severity: str
+    detected_by: str
+    evidence: str
+    opened_at: float
+    opened_wall: float
+    occurred_at: float
+    granted_at: float | None = None
+    formed_at: float | None = None
+    resumed_at: float | None = None
+    closed_at: float | None = None
+    epoch_before: Epoch = field(default_factory=Epoch)
+    epoch_after: Epoch | None = None
+    worker_seconds: dict[str, float] = field(default_factory=dict)
+    """Largest over the members: fence, regroup, restore, recompute, added."""
+    steps_lost: int = 0
+    micro_batches_recomputed: int = 0
+    source: str = ""
+    story: list[str] = field(default_factory=list)
+    escalations: list[str] = field(default_factory=list)
+    would_have: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Full speed has not been reached again."""
+        return self.closed_at is None
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the metrics count since the cluster began; label values are joined by '|'."""
+
+    incidents: dict[str, int] = field(default_factory=dict)
+    phase_seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Per phase of recovery: one count per bucket of `RECOVERY_BUCKETS`, then the sum."""
+    epochs: int = 0
+    restarts: int = 0
+    averted: int = 0
+    """Suspicions that a second reading dispelled."""
+    false_verdicts: int = 0
+    """Nodes declared lost whose agent came back with the same processes."""
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """Everything."""
+
+    term: int = 0
+    term_wall: float = 0.0
+    term_at: float = 0.0
+    epochs_granted: int = 0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    incidents: dict[str, Incident] = field(default_factory=dict)
+    node_incidents: list[str] = field(default_factory=list)
+    """Open ones of nodes that no job was hurt by."""
+    incident_count: int = 0
+    requests: dict[str, str] = field(default_factory=dict)
+    """Answers to mutating calls, so that a repeated call is done once; newest last."""
+    paused: bool = False
+    observe: bool = False
+    breaker: str = ""
+    counters: Counters = field(default_factory=Counters)
+
+    def wall(self, now: float) -> float:
+        """Seconds since 1970 at core time `now`, for people."""
+        return self.term_wall + now - self.term_at
+
+    def worker(self, name: str) -> Worker | None:
+        """A worker that has not been dismissed yet."""
+        job = self.jobs.get(name.rpartition("/")[0])
+        return job.workers.get(name) if job is not None else None
+
+    def open_incidents(self, job: Job) -> list[Incident]:
+        """A job's incidents that are not closed, oldest first."""
+        return [self.incidents[name] for name in job.incidents]
+
+    def on_node(self, node: str) -> list[Worker]:
+        """Workers of a node that have not been dismissed yet, sorted by name."""
+        found = [w for job in self.jobs.values() if not job.over for w in job.workers.values() if w.node == node]
+        return sorted(found, key=lambda w: w.name)
+
+    def observes(self, job: Job) -> bool:
+        """Failures of this job are detected and not acted upon."""
+        return self.observe or job.observe

@@ -1,0 +1,281 @@
+"""The journal: SQLite in WAL mode, one writer, batched commits.
+
+Every entry carries a checksum, so that a damaged one is found and named.  A snapshot of the
+state bounds what a recovery has to read; old entries are dropped beyond a limit, since the
+journal is also the story that people ask for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from pydantic import TypeAdapter
+
+from unicorn_mgr.coordinator.state import ClusterState
+from unicorn_mgr.effects import coordinator as e
+
+SCHEMA = 1
+SNAPSHOT_EVERY_ENTRIES = 5_000
+ENTRIES_KEPT = 200_000
+
+_EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*get_args(e.Fact), *get_args(e.Decision))}
+_TOLD: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(get_type_hints(e.WorkerTold)["fact"])}
+_STATE = TypeAdapter(ClusterState)
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE entries (
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, wall REAL NOT NULL, kind TEXT NOT NULL,
+    body TEXT NOT NULL, checksum INTEGER NOT NULL
+) STRICT;
+CREATE TABLE snapshots (
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL, checksum INTEGER NOT NULL
+) STRICT;
+CREATE TABLE files (digest TEXT PRIMARY KEY, data BLOB NOT NULL, added REAL NOT NULL) STRICT;
+"""
+
+
+class StoreError(Exception):
+    """The data directory can't be used.  The message is one line and names the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the journal.  `at` is core time, `wall` seconds since 1970."""
+
+    number: int
+    at: float
+    wall: float
+    event: e.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a data directory holds."""
+
+    state: ClusterState
+    entries: list[Entry]
+    """Those after the state was dumped."""
+    at: float
+    """Core time of the newest entry."""
+
+
+class Store:
+    """A data directory.  Opened by one process at a time."""
+
+    def __init__(self, folder: Path, read_only: bool = False) -> None:
+        self.folder = folder
+        self._path = folder / "journal.sqlite"
+        self._lock = threading.Lock()
+        self._read_only = read_only
+        if read_only:
+            if not self._path.exists():
+                raise StoreError(f"data: {folder}: there is no journal here; give the directory of a coordinator")
+        else:
+            self._claim()
+        self._db = self._connect()
+        self.cluster, self.secret = self._identify()
+        row = self._db.execute("SELECT max(number) FROM entries").fetchone()
+        self.number: int = row[0] or self._snapshot_number()
+        self._since_snapshot = self.number - self._snapshot_number()
+
+    def _claim(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._claimed = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as failed:
+            raise StoreError(f"data: {self.folder}: {failed.strerror}; choose another --data") from failed
+        try:
+            fcntl.flock(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as failed:
+            raise StoreError(f"data: {self.folder}: another coordinator uses it; stop that one first") from failed
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            where = f"file:{self._path}?mode=ro" if self._read_only else f"file:{self._path}"
+            db = sqlite3.connect(where, uri=True, check_same_thread=False, isolation_level=None, timeout=10)
+            if not self._read_only:
+                self._path.chmod(0o600)
+                db.execute("PRAGMA journal_mode=WAL")
+                db.execute("PRAGMA synchronous=FULL")
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name='meta'").fetchone():
+                if self._read_only:
+                    raise StoreError(f"data: {self.folder}: its journal is empty")
+                self._create(db)
+            return db
+        except sqlite3.DatabaseError as failed:
+            raise StoreError(
+                f"data: {self._path}: {failed}; restore it from a backup or choose another --data"
+            ) from failed
+
+    def _create(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN")
+        for statement in _TABLES.strip().split(";\n"):
+            db.execute(statement)
+        made = {
+            "schema": str(SCHEMA),
+            "cluster": secrets.token_hex(8),
+            "secret": secrets.token_hex(32),
+            "term": "0",
+        }
+        db.executemany("INSERT INTO meta VALUES (?, ?)", made.items())
+        db.execute("COMMIT")
+
+    def _identify(self) -> tuple[str, bytes]:
+        meta = dict(self._db.execute("SELECT key, value FROM meta"))
+        found = int(meta["schema"])
+        if found != SCHEMA:
+            raise StoreError(
+                f"data: {self.folder}: its schema is {found}, this program knows {SCHEMA}; "
+                + ("install the newer program" if found > SCHEMA else "it is too old to be read")
+            )
+        return meta["cluster"], bytes.fromhex(meta["secret"])
+
+    # -- writing -------------------------------------------------------------------------
+
+    def next_term(self) -> int:
+        """A term higher than any before, durable when this returns."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            term = int(self._db.execute("SELECT value FROM meta WHERE key='term'").fetchone()[0]) + 1
+            self._db.execute("UPDATE meta SET value=? WHERE key='term'", (str(term),))
+            self._db.execute("COMMIT")
+        return term
+
+    def append(self, lines: Sequence[tuple[float, float, e.Event]]) -> int:
+        """Make (at, wall, event) lines durable, in one transaction; returns the number of the first."""
+        rows = []
+        first = self.number + 1
+        for offset, (at, wall, event) in enumerate(lines):
+            kind, body = dump_event(event)
+            rows.append((first + offset, at, wall, kind, body, _checksum(kind, body)))
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", rows)
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+        self.number += len(rows)
+        self._since_snapshot += len(rows)
+        return first
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """So many entries have come since the last snapshot that a recovery would take long."""
+        return self._since_snapshot >= SNAPSHOT_EVERY_ENTRIES
+
+    def snapshot(self, state: ClusterState, at: float) -> None:
+        """Dump the state as it is after the newest entry, and drop what is too old."""
+        text = _STATE.dump_json(state).decode()
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            row = (self.number, at, text, _checksum("snapshot", text))
+            self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
+            self._db.execute("DELETE FROM snapshots WHERE number < (SELECT max(number) FROM snapshots)")
+            self._db.execute("DELETE FROM entries WHERE number <= ?", (self.number - ENTRIES_KEPT,))
+            self._db.execute("COMMIT")
+        self._since_snapshot = 0
+
+    def keep_file(self, digest: str, data: bytes, wall: float) -> None:
+        """Keep a submitted archive, under its digest."""
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO files VALUES (?, ?, ?)", (digest, data, wall))
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        with self._lock:
+            self._db.close()
+        if not self._read_only:
+            os.close(self._claimed)
+
+    # -- reading -------------------------------------------------------------------------
+
+    def recover(self) -> Recovered:
+        """The newest snapshot, and every entry after it.  Raises `StoreError` for a damaged one."""
+        state, after, at = ClusterState(), 0, 0.0
+        row = self._db.execute("SELECT number, at, state, checksum FROM snapshots ORDER BY number DESC").fetchone()
+        if row is not None:
+            after, at, text, checksum = row
+            if checksum != _checksum("snapshot", text):
+                raise StoreError(f"data: {self._path}: snapshot {after} is damaged; restore the journal from a backup")
+            state = _STATE.validate_json(text)
+        entries = list(self.entries(after))
+        return Recovered(state, entries, entries[-1].at if entries else at)
+
+    def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
+        """Entries with a higher number than `after`, in order."""
+        query = "SELECT number, at, wall, kind, body, checksum FROM entries WHERE number > ? ORDER BY number LIMIT ?"
+        with self._lock:
+            try:
+                rows: Iterable[tuple[int, float, float, str, str, int]] = self._db.execute(
+                    query, (after, limit)
+                ).fetchall()
+            except sqlite3.DatabaseError as failed:
+                raise StoreError(f"data: {self._path}: {failed}; restore it from a backup") from failed
+        for number, at, wall, kind, body, checksum in rows:
+            if checksum != _checksum(kind, body):
+                raise StoreError(
+                    f"data: {self._path}: entry {number} is damaged; restore a backup, or read what stands before it "
+                    f"with `unicorn replay --until {number - 1}`"
+                )
+            yield Entry(number, at, wall, load_event(kind, body))
+
+    def file(self, digest: str) -> bytes | None:
+        """A submitted archive."""
+        with self._lock:
+            row = self._db.execute("SELECT data FROM files WHERE digest=?", (digest,)).fetchone()
+        return row[0] if row else None
+
+    def _snapshot_number(self) -> int:
+        row = self._db.execute("SELECT max(number) FROM snapshots").fetchone()
+        return int(row[0] or 0)
+
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    if cls not in _adapters:
+        _adapters[cls] = TypeAdapter(cls)
+    return _adapters[cls]
+
+
+def dump_event(event: e.Event) -> tuple[str, str]:
+    """An event as (kind, JSON).  What a worker told is of the kind `WorkerTold/<its class>`."""
+    kind = type(event).__name__
+    if isinstance(event, e.WorkerTold):
+        told = type(event.fact)
+        text = _adapter(told).dump_json(event.fact).decode()
+        return f"{kind}/{told.__name__}", json.dumps([event.worker, text])
+    return kind, _adapter(type(event)).dump_json(event).decode()
+
+
+def load_event(kind: str, body: str) -> e.Event:
+    """Inverse of `dump_event`."""
+    name, _, told = kind.partition("/")
+    try:
+        if told and told in _TOLD:
+            worker, text = json.loads(body)
+            return e.WorkerTold(worker, _adapter(_TOLD[told]).validate_json(text))
+        if name in _EVENTS and not told:
+            event: e.Event = _adapter(_EVENTS[name]).validate_json(body)
+            return event
+    except ValueError as wrong:
+        raise StoreError(f"journal: an entry of kind {kind} does not fit this program: {wrong}") from wrong
+    raise StoreError(f"journal: an entry of kind {kind} is not known to this program; install the newer one")
+
+
+def _checksum(kind: str, body: str) -> int:
+    return zlib.crc32(f"{kind} {body}".encode())

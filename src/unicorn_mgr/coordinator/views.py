@@ -1,0 +1,130 @@
+"""What people see of the state."""
+
+from __future__ import annotations
+
+from unicorn_mgr import __version__
+from unicorn_mgr.coordinator.liveness import Liveness
+from unicorn_mgr.coordinator.record_incidents import seconds_of
+from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.messages import ClusterView, IncidentView, JobView, NodeView, Sample, WorkerView
+from unicorn_mgr.phases import Phase
+
+ENDED_JOBS_SHOWN = 100
+INCIDENTS_SHOWN = 500
+
+
+def cluster_view(
+    state: ClusterState, live: Liveness, now: float, cluster: str, metrics: str, drills: bool
+) -> ClusterView:
+    """Everything at one moment."""
+    ended = [j for j in state.jobs.values() if j.over]
+    hidden = {j.name for j in ended[: max(0, len(ended) - ENDED_JOBS_SHOWN)]}
+    incidents = list(state.incidents.values())[-INCIDENTS_SHOWN:]
+    return ClusterView(
+        cluster=cluster,
+        term=state.term,
+        paused=state.paused,
+        observe=state.observe,
+        nodes=tuple(node_view(state, live, n, now) for _, n in sorted(state.nodes.items())),
+        jobs=tuple(job_view(state, live, j, now) for _, j in sorted(state.jobs.items()) if j.name not in hidden),
+        incidents=tuple(incident_view(i, now) for i in incidents),
+        version=__version__,
+        alarm=state.breaker,
+        metrics_address=metrics,
+        drills=drills,
+    )
+
+
+def node_view(state: ClusterState, live: Liveness, node: Node, now: float) -> NodeView:
+    """One machine."""
+    here = [w for w in state.on_node(node.name) if w.exited is None]
+    silent = now - live.beats.get(node.name, now) if node.phase in (NodePhase.SILENT, NodePhase.LOST) else 0.0
+    return NodeView(
+        node=node.name,
+        state=node.phase.value,
+        address=node.address,
+        slots=len(node.slots),
+        slots_used=len(here),
+        silent_seconds=silent,
+        reason=node.reason,
+        workers=tuple(w.name for w in here),
+    )
+
+
+def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobView:
+    """One job."""
+    samples = [live.samples[w.name][1] for w in job.alive() if w.name in live.samples]
+    committed = max([job.committed, *(s.committed for s in samples)])
+    seconds = max((s.step_seconds for s in samples), default=job.step_seconds)
+    reason = job.end_reason or (job.give_up[1] if job.give_up else job.seats_reason)
+    return JobView(
+        job=job.name,
+        state=job.phase.value,
+        size=len(job.living_members()) if not job.gang else len(job.alive()),
+        size_wanted=len(job.seats),
+        size_min=job.spec.size_min,
+        size_max=job.spec.size_max,
+        step=committed,
+        epoch=job.epoch,
+        weight=job.spec.weight,
+        restarts=sum(max(0, n - 1) for n in job.incarnations.values()),
+        ettr=ettr(job, now),
+        reason=reason,
+        exit_code=job.exit_code,
+        observe=state.observes(job),
+        checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
+        checkpoint_url=job.spec.checkpoint_url,
+        workers=tuple(_worker_view(live, job, w) for w in job.alive()),
+        step_seconds=seconds,
+        incidents=job.incidents_seen,
+        started_at=state.wall(job.started_at) if job.started_at else 0.0,
+        ended_at=state.wall(job.ended_at) if job.ended_at else 0.0,
+        command=" ".join(job.spec.command),
+    )
+
+
+def ettr(job: Job, now: float) -> float:
+    """Productive training time over wall-clock time since the first step (ByteRobust, section 2)."""
+    if not job.started_at:
+        return 1.0
+    wall = (job.ended_at or now) - job.started_at
+    lost = job.lost_seconds + (now - job.down_since if job.down_since is not None else 0.0)
+    return max(0.0, 1.0 - lost / wall) if wall > 0 else 1.0
+
+
+def _worker_view(live: Liveness, job: Job, worker: Worker) -> WorkerView:
+    sample = live.samples.get(worker.name, (0.0, Sample()))[1]
+    return WorkerView(
+        worker=worker.name,
+        node=worker.node,
+        slot=worker.slot,
+        state=worker.phase.value,
+        pid=worker.pid,
+        step=sample.step,
+        phase=Phase(sample.phase).name.lower(),
+        member=worker.name in job.members and worker.phase is not WorkerPhase.GONE,
+    )
+
+
+def incident_view(incident: Incident, now: float) -> IncidentView:
+    """One failure."""
+    return IncidentView(
+        id=incident.id,
+        job=incident.job,
+        node=incident.node,
+        worker=incident.worker,
+        cause=incident.cause,
+        severity=incident.severity,
+        detected_by=incident.detected_by,
+        evidence=incident.evidence,
+        opened_at=incident.opened_wall,
+        closed_at=incident.opened_wall + incident.closed_at - incident.opened_at if incident.closed_at else 0.0,
+        seconds=seconds_of(incident, now),
+        epoch_before=str(incident.epoch_before),
+        epoch_after=str(incident.epoch_after) if incident.epoch_after is not None else "",
+        steps_lost=incident.steps_lost,
+        micro_batches_recomputed=incident.micro_batches_recomputed,
+        story=tuple(incident.story),
+        state="open" if incident.open else "closed",
+        would_have=incident.would_have,
+    )

@@ -1,0 +1,205 @@
+"""Events and actions of the agent's core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unicorn_mgr.messages import (
+    Attach,
+    Directive,
+    Exited,
+    Fact,
+    Mistake,
+    Raised,
+    Sample,
+    StartWorker,
+    ToAgent,
+    Welcome,
+    WorkerAttached,
+    WorkerDying,
+    WorkerFact,
+    WorkerQuiet,
+    WorkerStarted,
+)
+
+# -- events ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """The coordinator has welcomed this agent."""
+
+    welcome: Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The stream to the coordinator has ended, or an attempt to open it has failed."""
+
+    answered: bool
+    """Something at the coordinator's address refused us: it is down, and we are not cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSaid:
+    """A directive of the coordinator, of a term that has been checked."""
+
+    body: ToAgent
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSaid:
+    """A worker has told a fact, or attached."""
+
+    worker: str
+    body: Attach | Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """The process of an ordered worker exists."""
+
+    worker: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotSpawned:
+    """The process of an ordered worker could not be made."""
+
+    worker: str
+    error: str
+    mistake: Mistake | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A worker of an earlier incarnation of this agent has been found."""
+
+    order: StartWorker
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dying:
+    """The kernel has begun to tear a worker down."""
+
+    worker: str
+    witness: str
+    last: Sample | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker's process has ended."""
+
+    worker: str
+    code: int
+    raised: Raised | None
+    stacks: str
+    last: Sample | None
+    witness: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineLost:
+    """A worker's socket has ended."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The rings have been read."""
+
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A deadline of the core has come."""
+
+
+AgentEvent = (
+    LinkOpened
+    | LinkLost
+    | CoordinatorSaid
+    | WorkerSaid
+    | Spawned
+    | NotSpawned
+    | Adopted
+    | Dying
+    | Gone
+    | LineLost
+    | Sampled
+    | TimePassed
+)
+
+# -- actions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Make the process of a worker."""
+
+    order: StartWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a worker's whole session."""
+
+    worker: str
+    reason: str
+    gently: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A worker has ended: end what it has left behind."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Let go of an ended worker's descriptors and exit status."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Stop all workers: the coordinator may have given their job to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thaw:
+    """Let the workers run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A drill from outside: signal a worker's main process."""
+
+    worker: str
+    fault: str
+    """kill or stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Pass a directive to a worker."""
+
+    worker: str
+    body: Directive
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the coordinator."""
+
+    body: WorkerStarted | WorkerAttached | WorkerDying | Exited | WorkerQuiet | WorkerFact
+
+
+AgentAction = Spawn | Kill | Sweep | Forget | Freeze | Thaw | Strike | Tell | Report

@@ -1,0 +1,116 @@
+"""Between a training process and the agent of its node: `proto/unicorn/v1/worker.proto`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unicorn_mgr.messages.common import (
+    CheckpointFailed,
+    CheckpointPublished,
+    CheckpointWritten,
+    ChecksumsDiffer,
+    FreshStart,
+    Leaving,
+    LoopEnded,
+    Mistake,
+    Published,
+    Raised,
+    Ready,
+    Resumed,
+    Symptom,
+    Unreachable,
+)
+from unicorn_mgr.model import PROTOCOL, Drill, Epoch, Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    protocol: int = PROTOCOL
+    worker: str = ""
+    token: str = ""
+    pid: int = 0
+
+
+Fact = (
+    Ready
+    | Published
+    | Unreachable
+    | Symptom
+    | Resumed
+    | LoopEnded
+    | Leaving
+    | Raised
+    | Mistake
+    | FreshStart
+    | CheckpointWritten
+    | CheckpointFailed
+    | CheckpointPublished
+    | ChecksumsDiffer
+)
+"""What a worker tells of itself; the agent passes it on unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMessage:
+    body: Attach | Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    job: str = ""
+    address: str = ""
+    job_running: bool = False
+    job_step: int = 0
+    checkpoint_url: str = ""
+    checkpoint_every_steps: int = 0
+    checkpoint_keep: int = 3
+    size_max: int = 1
+    skip_poison: bool = False
+    drills: tuple[Drill, ...] = ()
+    refused: str = ""
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    step: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    epoch: Epoch = field(default_factory=Epoch)
+    members: tuple[str, ...] = ()
+    poison: tuple[Poison, ...] = ()
+    secret: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    epoch: Epoch = field(default_factory=Epoch)
+    members: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointComplete:
+    step: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    reason: str = ""
+
+
+Directive = Granted | Formed | CheckpointComplete | Retire | GiveUp | Drill | Attached
+"""What a worker is told; the agent passes it on unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorker:
+    body: Directive

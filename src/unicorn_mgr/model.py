@@ -1,0 +1,167 @@
+"""The vocabulary: identifiers and values that every part of the system shares.
+
+Nothing here does anything; nothing here knows of a clock, a network or a disk.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+PROTOCOL = 1
+"""Version of the wire.  A message of a newer one is refused with both numbers."""
+
+INITIAL = -1
+"""`Holdings.applied` of a worker that has the job's initial state and no step yet."""
+
+NO_STATE = -2
+"""`Holdings.applied` of a worker that has no state of the job: a new or a torn one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Epoch:
+    """One membership of a job.  `term` rises durably whenever a coordinator starts."""
+
+    term: int = 0
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.number}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkerName:
+    """A process of a job: which of the job's seats it fills, and the how-manieth to do so.
+
+    Written `job/seat.incarnation`, for example `gpt/2.1`: the second process on seat 2.
+    """
+
+    job: str
+    seat: int
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.seat}.{self.incarnation}"
+
+    @staticmethod
+    def parse(text: str) -> WorkerName:
+        """Inverse of `str`; raises ValueError for anything else."""
+        job, slash, rest = text.rpartition("/")
+        seat, dot, incarnation = rest.partition(".")
+        if not (slash and dot and job and seat.isdecimal() and incarnation.isdecimal()):
+            raise ValueError(f"not a worker's name: {text!r} (want job/seat.incarnation)")
+        return WorkerName(job, int(seat), int(incarnation))
+
+
+class Severity(enum.StrEnum):
+    """What it takes to heal (Unicron, section 4); each escalates to the next when it fails."""
+
+    SEV3 = "SEV3"
+    """Retry in place: the processes stay."""
+    SEV2 = "SEV2"
+    """Restart the process."""
+    SEV1 = "SEV1"
+    """Isolate the node and plan anew."""
+
+    @property
+    def worse(self) -> Severity | None:
+        """The next severity, None after the last."""
+        return {Severity.SEV3: Severity.SEV2, Severity.SEV2: Severity.SEV1}.get(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What one member has of the step that is open for it (`applied + 1`)."""
+
+    applied: int = NO_STATE
+    """The last step this member has applied; `INITIAL` before the first, `NO_STATE` without any."""
+    held: tuple[int, ...] = ()
+    """Micro-batches of the open step whose gradients are in the local buffers."""
+    reduced: tuple[bool, ...] = ()
+    """Per bucket of the open step: seen complete, the sum over all members is here."""
+    kept: tuple[bool, ...] = ()
+    """Per bucket of step `applied`: the reduced sum is still here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Who may publish checkpoints: a newer lineage has replaced an older one for good."""
+
+    generation: int = 0
+    """Rises when a job takes over a checkpoint directory of another job or cluster."""
+    epoch: Epoch = field(default_factory=Epoch)
+
+    def __str__(self) -> str:
+        return f"{self.generation}-{self.epoch}"
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sorts lineages from old to new."""
+        return (self.generation, self.epoch.term, self.epoch.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One device a worker can use."""
+
+    index: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """A fault for a drill or a test, addressed to a place in the training loop."""
+
+    fault: str = "kill"
+    """kill, stop, exception, hang, slow or exit."""
+    step: int = -1
+    """The step to strike in; -1: at once."""
+    phase: str = ""
+    """The place inside the step (`unicorn_mgr.worker.drills.PLACES`); empty: its first one."""
+    seconds: float = 0.0
+    """How long a slow step is slowed down."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDrill:
+    """A drill that a job brings with it, for one of its seats."""
+
+    seat: int = 0
+    incarnation: int = -1
+    """Only this process of the seat; -1: any."""
+    drill: Drill = field(default_factory=Drill)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a researcher asks for."""
+
+    name: str = ""
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    directory: str = "/"
+    snapshot: str = ""
+    """Digest of the submitted files; empty: the command runs on the files as they are."""
+    size_min: int = 1
+    size_max: int = 1
+    weight: float = 1.0
+    checkpoint_url: str = ""
+    checkpoint_every_steps: int = 0
+    checkpoint_keep: int = 3
+    observe: bool = False
+    """Detect, never act."""
+    skip_poison: bool = False
+    """Go on without a micro-batch that kills its workers, instead of ending the job."""
+    inexact: bool = False
+    """The data source can't be addressed by number: recomputed numbers get other samples."""
+    stall_seconds: float = 0.0
+    """Least time without progress that counts as a stall; 0 here and below: the cluster's default."""
+    stall_factor: float = 0.0
+    """A stall lasts at least this many times the mean step."""
+    user_seconds: float = 0.0
+    """The same limit for the user's code between steps."""
+    restarts_max: int = 0
+    """Processes restarted within the budget's window before the job is given up."""
+    poison_deaths: int = 0
+    """Workers that die on a micro-batch before it is not dealt again."""
+    drills: tuple[JobDrill, ...] = ()

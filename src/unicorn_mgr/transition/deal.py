@@ -1,0 +1,167 @@
+"""Complete the step: who holds what, and who does what is missing.
+
+Theory of operation
+-------------------
+When the membership of a job changes, every member publishes its `Holdings`: the
+last step it has applied, the micro-batches whose gradients lie in its local
+buffers, and one bit per bucket that it has seen reduced.  `deal` turns the
+holdings of all members into one `Deal`.  It is a pure function of its arguments,
+so every member computes the same deal by itself and nobody has to vote.
+
+The rules it follows, each with the interleaving that breaks the naive version:
+
+* Ownership comes from holdings, never from membership.  A survivor that had begun
+  the next step with the old assignment would otherwise redo or skip micro-batches.
+* Holdings say *which* buckets are reduced, not *how many*: survivors of a broken
+  ring see them complete out of order.
+* A bucket that any member holds reduced is final and is sent by the first such
+  member.  Only the others are reduced again.
+* Holdings of one step must be disjoint.  A sum can't be un-added, so the later of
+  two members that claim the same micro-batch gives up all it holds of that step.
+* A member that is one step late is served from the reduction buffers that ahead
+  members have kept.  If one of them is gone, it takes the whole state instead, as
+  a joiner does: without this fallback it could wait for ever.
+
+`tests/protocol/step_model.py` runs this very function through every interleaving
+of faults and joins for small worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
+
+from unicorn_mgr.model import INITIAL, NO_STATE, Holdings
+
+
+@dataclass(frozen=True, slots=True)
+class LateBuckets:
+    """A member one step late finishes that step from buckets others have kept."""
+
+    sources: tuple[str | None, ...]
+    """Per bucket: the member that sends it; None where the late member has it itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateState:
+    """A member takes the whole state after the last applied step from another."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """What all members do to complete the open step."""
+
+    step: int
+    """The step that is open for everybody once late members have caught up."""
+    late: Mapping[str, LateBuckets | LateState] = field(default_factory=dict)
+    reduced: tuple[str | None, ...] = ()
+    """Per bucket of `step`: the first member that holds it reduced, None if nobody does."""
+    todo: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Per member: the missing micro-batches of `step` it computes, in order."""
+    voided: tuple[str, ...] = ()
+    """Members whose holdings of `step` clash with an earlier member's and are given up."""
+
+
+def deal(
+    members: Sequence[str],
+    holdings: Mapping[str, Holdings],
+    micro_batches: int,
+    buckets: int,
+    skipped: frozenset[int] = frozenset(),
+) -> Deal:
+    """Derive the one deal that all `members` follow.
+
+    `members` is the ordered membership of the epoch; `holdings` has one entry for each.
+    `micro_batches` and `buckets` are those of the open step (none after the last one);
+    `skipped` are numbers that are not dealt, because they have killed too many workers.
+
+    If nobody has any state, the first member's becomes the job's: all others take it.
+    """
+    top = max(holdings[m].applied for m in members)
+    if top == NO_STATE:
+        origin = members[0]
+        everything = {m: LateState(origin) for m in members[1:]}
+        return Deal(INITIAL + 1, everything, (None,) * buckets, _deal_out(members, {}, range(micro_batches)))
+
+    ahead = [m for m in members if holdings[m].applied == top]
+    held, voided = _disjoint(ahead, holdings)
+    reduced = tuple(
+        next((m for m in ahead if b < len(holdings[m].reduced) and holdings[m].reduced[b]), None)
+        for b in range(buckets)
+    )
+    missing: list[int] = []
+    if None in reduced:
+        claimed = {n for numbers in held.values() for n in numbers}
+        missing = [n for n in range(micro_batches) if n not in claimed and n not in skipped]
+    return Deal(top + 1, _routes(members, holdings, ahead), reduced, _deal_out(members, held, missing), voided)
+
+
+def _disjoint(
+    ahead: Sequence[str], holdings: Mapping[str, Holdings]
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    held: dict[str, tuple[int, ...]] = {}
+    voided: list[str] = []
+    claimed: set[int] = set()
+    for m in ahead:
+        if claimed.isdisjoint(holdings[m].held):
+            held[m] = holdings[m].held
+            claimed.update(holdings[m].held)
+        else:
+            held[m] = ()
+            voided.append(m)
+    return held, tuple(voided)
+
+
+def _routes(
+    members: Sequence[str], holdings: Mapping[str, Holdings], ahead: Sequence[str]
+) -> dict[str, LateBuckets | LateState]:
+    top = holdings[ahead[0]].applied
+    routes: dict[str, LateBuckets | LateState] = {}
+    donors = 0
+    for m in members:
+        mine = holdings[m]
+        if mine.applied == top:
+            continue
+        sources = _bucket_sources(mine, holdings, ahead) if mine.applied == top - 1 and top > INITIAL else None
+        if sources is not None:
+            routes[m] = LateBuckets(sources)
+        else:
+            routes[m] = LateState(ahead[donors % len(ahead)])
+            donors += 1
+    return routes
+
+
+def _bucket_sources(
+    mine: Holdings, holdings: Mapping[str, Holdings], ahead: Sequence[str]
+) -> tuple[str | None, ...] | None:
+    """Per bucket of the late member's open step who sends it, or None if one is gone."""
+    buckets = max(len(mine.reduced), max(len(holdings[a].kept) for a in ahead))
+    if buckets == 0:
+        return None
+    sources: list[str | None] = []
+    for b in range(buckets):
+        if b < len(mine.reduced) and mine.reduced[b]:
+            sources.append(None)
+            continue
+        keeper = next((a for a in ahead if b < len(holdings[a].kept) and holdings[a].kept[b]), None)
+        if keeper is None:
+            return None
+        sources.append(keeper)
+    return tuple(sources)
+
+
+def _deal_out(
+    members: Sequence[str], held: Mapping[str, tuple[int, ...]], missing: Sequence[int]
+) -> dict[str, tuple[int, ...]]:
+    """Deal the missing micro-batches, each to the least loaded member so far (first wins ties)."""
+    loads = [(len(held.get(m, ())), position) for position, m in enumerate(members)]
+    heapify(loads)
+    todo: dict[str, list[int]] = {m: [] for m in members}
+    for number in missing:
+        load, position = loads[0]
+        todo[members[position]].append(number)
+        heapreplace(loads, (load + 1, position))
+    return {m: tuple(numbers) for m, numbers in todo.items()}

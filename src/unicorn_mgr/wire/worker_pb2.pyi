@@ -1,0 +1,148 @@
+from unicorn_mgr.wire import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Attach(_message.Message):
+    __slots__ = ("protocol", "worker", "token", "pid")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    worker: str
+    token: str
+    pid: int
+    def __init__(self, protocol: _Optional[int] = ..., worker: _Optional[str] = ..., token: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class WorkerMessage(_message.Message):
+    __slots__ = ("attach", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ")
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
+    SYMPTOM_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    LOOP_ENDED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    RAISED_FIELD_NUMBER: _ClassVar[int]
+    MISTAKE_FIELD_NUMBER: _ClassVar[int]
+    FRESH_START_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FAILED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_DIFFER_FIELD_NUMBER: _ClassVar[int]
+    attach: Attach
+    ready: _common_pb2.Ready
+    published: _common_pb2.Published
+    unreachable: _common_pb2.Unreachable
+    symptom: _common_pb2.Symptom
+    resumed: _common_pb2.Resumed
+    loop_ended: _common_pb2.LoopEnded
+    leaving: _common_pb2.Leaving
+    raised: _common_pb2.Raised
+    mistake: _common_pb2.Mistake
+    fresh_start: _common_pb2.FreshStart
+    checkpoint_written: _common_pb2.CheckpointWritten
+    checkpoint_failed: _common_pb2.CheckpointFailed
+    checkpoint_published: _common_pb2.CheckpointPublished
+    checksums_differ: _common_pb2.ChecksumsDiffer
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ...) -> None: ...
+
+class Attached(_message.Message):
+    __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    JOB_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    JOB_STEP_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_URL_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_KEEP_FIELD_NUMBER: _ClassVar[int]
+    SIZE_MAX_FIELD_NUMBER: _ClassVar[int]
+    SKIP_POISON_FIELD_NUMBER: _ClassVar[int]
+    DRILLS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    address: str
+    job_running: bool
+    job_step: int
+    checkpoint_url: str
+    checkpoint_every_steps: int
+    checkpoint_keep: int
+    size_max: int
+    skip_poison: bool
+    drills: _containers.RepeatedCompositeFieldContainer[_common_pb2.Drill]
+    refused: str
+    exact: bool
+    def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ...) -> None: ...
+
+class Granted(_message.Message):
+    __slots__ = ("epoch", "members", "poison", "secret")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    POISON_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    epoch: _common_pb2.Epoch
+    members: _containers.RepeatedScalarFieldContainer[str]
+    poison: _containers.RepeatedCompositeFieldContainer[Poison]
+    secret: str
+    def __init__(self, epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., members: _Optional[_Iterable[str]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class Poison(_message.Message):
+    __slots__ = ("step", "number")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    number: int
+    def __init__(self, step: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class Formed(_message.Message):
+    __slots__ = ("epoch", "members")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    epoch: _common_pb2.Epoch
+    members: _containers.RepeatedCompositeFieldContainer[_common_pb2.Published]
+    def __init__(self, epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., members: _Optional[_Iterable[_Union[_common_pb2.Published, _Mapping]]] = ...) -> None: ...
+
+class CheckpointComplete(_message.Message):
+    __slots__ = ("step", "lineage")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    lineage: _common_pb2.Lineage
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[_Union[_common_pb2.Lineage, _Mapping]] = ...) -> None: ...
+
+class Retire(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class GiveUp(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ToWorker(_message.Message):
+    __slots__ = ("attached", "granted", "formed", "checkpoint_complete", "retire", "give_up", "drill")
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    FORMED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_FIELD_NUMBER: _ClassVar[int]
+    GIVE_UP_FIELD_NUMBER: _ClassVar[int]
+    DRILL_FIELD_NUMBER: _ClassVar[int]
+    attached: Attached
+    granted: Granted
+    formed: Formed
+    checkpoint_complete: CheckpointComplete
+    retire: Retire
+    give_up: GiveUp
+    drill: _common_pb2.Drill
+    def __init__(self, attached: _Optional[_Union[Attached, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., formed: _Optional[_Union[Formed, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., give_up: _Optional[_Union[GiveUp, _Mapping]] = ..., drill: _Optional[_Union[_common_pb2.Drill, _Mapping]] = ...) -> None: ...

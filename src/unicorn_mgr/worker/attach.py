@@ -1,0 +1,174 @@
+"""`attach()`: how a training script becomes part of a job, or a world of one without an agent."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from unicorn_mgr.messages import Attached, Raised, Ready
+from unicorn_mgr.phases import Phase
+from unicorn_mgr.ring import SIZE_BYTES, RingWriter
+from unicorn_mgr.worker.buckets import BUCKET_BYTES
+from unicorn_mgr.worker.drills import Drills
+from unicorn_mgr.worker.engine import Engine, LoopSettings
+from unicorn_mgr.worker.fingerprint import fingerprint
+from unicorn_mgr.worker.link import Link
+from unicorn_mgr.worker.membership import Alone, Clustered, Membership
+from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.state import Stateful
+from unicorn_mgr.worker.training import Training, as_list
+
+SOCKET = "UNICORN_AGENT"
+WORKER = "UNICORN_WORKER"
+TOKEN = "UNICORN_TOKEN"  # noqa: S105 - the name of a variable, not a secret
+RING = "UNICORN_RING_FD"
+
+
+def attach() -> Job:
+    """Become a worker of the job this process was started for.
+
+    Without an agent (the script was started by hand) the job is a world of one, and the same
+    script trains alone.
+    """
+    path = os.environ.get(SOCKET)
+    if path is None:
+        return Job(None, RingWriter(bytearray(SIZE_BYTES)), Attached(job="alone"))
+    memory = mmap.mmap(int(os.environ[RING]), SIZE_BYTES)
+    link = Link(Path(path), os.environ[WORKER], os.environ[TOKEN])
+    return Job(link, RingWriter(memory), link.open())
+
+
+class Job:
+    """The job this process belongs to.  A context manager; made by `attach`."""
+
+    def __init__(self, link: Link | None, ring: RingWriter, welcome: Attached) -> None:
+        self.name: str = welcome.job
+        self._link = link
+        self._ring = ring
+        self._welcome = welcome
+        self._drills = Drills(welcome.drills)
+        self._training: Training | None = None
+        self._membership: Membership
+        if link is None:
+            self._membership = Alone()
+        else:
+            link.drills = self._drills.armed
+            self._membership = Clustered(link, welcome.address, ring, self._drills)
+        ring.write(Phase.USER)
+
+    @property
+    def is_leader(self) -> bool:
+        """True on exactly one member: for printing and the like.  It may change at a fault."""
+        formation = self._membership.formation
+        return formation is not None and formation.rank == 0
+
+    @property
+    def size(self) -> int:
+        """How many workers train at present; 0 before this one is a member."""
+        formation = self._membership.formation
+        return len(formation.members) if formation is not None else 0
+
+    @property
+    def rank(self) -> int:
+        """This worker's place among them, -1 before it is one.  Data belongs to numbers, not to ranks."""
+        formation = self._membership.formation
+        return formation.rank if formation is not None else -1
+
+    def train(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        micro_batches: int,
+        state: Mapping[str, Stateful] | None = None,
+        *,
+        metrics: Sequence[str] = (),
+        seed: int = 0,
+        exact: bool = True,
+        overlap: bool = True,
+        verify_every: int = 100,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> Training:
+        """Set up the training loop of this job; once per process.
+
+        `micro_batches` make up one step, on however many workers.  Everything in `state`
+        (schedulers, scalers, averages: what has `state_dict` and `load_state_dict`) travels
+        with the parameters.  `metrics` names what `step.backward` is given beside the loss.
+        `seed` seeds the generators of each micro-batch.  Every `verify_every` steps (0: never)
+        the replicas compare checksums.  `exact=False` allows sources without numbers.
+        """
+        if self._training is not None:
+            raise ValueError("train: this job has a training loop already")
+        for name, value, least in (
+            ("micro_batches", micro_batches, 1),
+            ("verify_every", verify_every, 0),
+            ("bucket_bytes", bucket_bytes, 1),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"train: {name}: {value}: want a whole number, at least {least}")
+        replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
+        settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
+        engine = Engine(self._membership, replica, settings, self._ring, self._drills, lambda _: None)
+        self._training = Training(engine, _Entry(self, engine, metrics), _NoCheckpoints())
+        return self._training
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if raised is not None and not isinstance(raised, SystemExit):
+            self._membership.tell(raised_fact(raised, trace, self._ring))
+        elif raised is None and self._training is not None and self._training.entered and not self._training.ended:
+            sys.stderr.write("unicorn: the training loop was left early; training.stop() ends it everywhere\n")
+
+
+def raised_fact(raised: BaseException, trace: TracebackType | None, ring: RingWriter) -> Raised:
+    """An exception as it is reported."""
+    text = "".join(traceback.format_exception(type(raised), raised, trace))
+    return Raised(type(raised).__qualname__, str(raised)[:2000], text[-16000:], ring.step, ring.micro_batch)
+
+
+class _NoCheckpoints:
+    def at_head(self, engine: Engine) -> None:
+        """Nothing is stored."""
+
+    def at_end(self, engine: Engine) -> None:
+        """Nothing is stored."""
+
+
+class _Entry:
+    """How this process becomes a member: rehearse if others train already, say so, wait."""
+
+    def __init__(self, job: Job, engine: Engine, metrics: Sequence[str]) -> None:
+        self._job = job
+        self._engine = engine
+        self._metrics = metrics
+        self._fingerprint: dict[str, str] = {}
+        welcome = job._welcome
+        self.rehearsal_step = welcome.job_step if welcome.job_running else None
+
+    def prepare(self, count: int) -> None:
+        """The loop begins: take the fingerprint before a rehearsal imports anything more."""
+        settings = self._engine.settings
+        self._fingerprint = fingerprint(
+            self._engine.replica.state.model, settings.micro_batches, settings.seed, count, self._metrics
+        )
+
+    def enter(self) -> None:
+        """Say that this worker is ready, and wait to be admitted."""
+        link = self._job._link
+        if link is None:
+            return
+        self._engine.drills.reach("ready", self._engine.step)
+        self._job._ring.write(Phase.WAITING)
+        link.tell(Ready(self._fingerprint, rehearsed=self.rehearsal_step is not None))
+        self._engine.membership.await_news()

@@ -1,0 +1,84 @@
+"""Faults on purpose, at an address: (step, place).
+
+Tests and drills name where a fault strikes instead of sleeping and hoping.  `reach` is
+called at each place of the training loop; it costs an attribute look-up unless a drill is
+armed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+from unicorn_mgr.model import Drill
+
+PLACES = (
+    "head",  # at the head of the loop, between steps
+    "compute",  # a micro-batch has been yielded and its forward is about to run
+    "backward",  # its forward has run
+    "computed",  # its backward has returned
+    "before_reduce",  # all micro-batches are done, nothing is launched yet
+    "in_reduce",  # all buckets are launched
+    "first_bucket",  # the first bucket has been seen complete, the last has not been launched
+    "reduced",  # all buckets are complete, the user's update is next
+    "optimizer",  # inside the user's update, before the optimizer's step
+    "publish",  # a new epoch has been heard, holdings are not yet published
+    "constructor",  # inside the group's constructor, address published
+    "gather",  # holdings are published
+    "deal",  # everybody's holdings are known
+    "recompute",  # a dealt micro-batch has been yielded
+    "send_state",  # state is being sent
+    "receive_state",  # state is being received
+    "rehearse",  # inside the rehearsal of a joiner
+    "ready",  # rehearsed, about to say so
+    "closing",  # inside the closing collective
+    "snapshot",  # the state has been copied for a checkpoint
+    "checkpoint",  # the checkpoint's files are written, the word is not yet given
+    "publish_checkpoint",  # the word has been heard, the manifest is not yet written
+)
+
+FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit")
+
+
+class DrillError(RuntimeError):
+    """The exception that an armed drill raises in the user's code."""
+
+
+class Drills:
+    """The drills armed in this process."""
+
+    def __init__(self, armed: Sequence[Drill] = ()) -> None:
+        self.armed = list(armed)
+
+    def reach(self, place: str, step: int) -> None:
+        """The loop has come to `place` in `step`: strike if a drill is addressed here."""
+        if not self.armed:
+            return
+        for drill in self.armed:
+            if drill.step in (-1, step) and drill.phase in ("", place):
+                if drill.fault != "slow":
+                    self.armed.remove(drill)
+                _strike(drill, place, step)
+                return
+
+
+def _strike(drill: Drill, place: str, step: int) -> None:
+    match drill.fault:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "exception":
+            raise DrillError(f"drill: an exception at {place} in step {step}")
+        case "hang":
+            while True:
+                time.sleep(3600)
+        case "slow":
+            time.sleep(drill.seconds)
+        case "exit":
+            os._exit(0)
+        case _:
+            raise AssertionError(f"no drill strikes by {drill.fault!r}")
+    # SIGKILL is delivered before the next instruction in user mode, SIGSTOP ends here too.

@@ -1,0 +1,524 @@
+"""The training loop's side of the protocol: what is held, what is done next.
+
+Theory of operation
+-------------------
+The main thread runs the user's code and calls in here at five places: the head of the loop
+(`head`), the next micro-batch (`take`), a finished backward (`hold`), and the end of a turn
+(`finish`).  Only at these places is a newer membership acted on.
+
+A *turn* is one run through the body of the user's loop.  Usually it applies one step.  It
+is *void* if what it does will be overwritten: the rehearsal of a joiner, or the turn of a
+member whose missing buckets nobody has kept.  A void turn ends without a step, and the
+worker then has no state (`NO_STATE`) until it has received one at the next head.
+
+When a newer epoch is heard: reductions under way are abandoned, holdings are published and
+frozen, the group is built, everybody derives the same deal, and this member does its part
+of it (`_carry_out`), at once inside a step, or at the next head if it is late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unicorn_mgr.messages import ChecksumsDiffer, Resumed, Symptom
+from unicorn_mgr.model import INITIAL, NO_STATE, Epoch, Holdings, WorkerName
+from unicorn_mgr.phases import Phase
+from unicorn_mgr.ring import RingWriter
+from unicorn_mgr.transition.deal import Deal, LateBuckets, LateState, deal
+from unicorn_mgr.worker import randomness
+from unicorn_mgr.worker.buckets import Bucket
+from unicorn_mgr.worker.drills import Drills
+from unicorn_mgr.worker.exchange import Broken, Exchange, Overtaken
+from unicorn_mgr.worker.membership import Formation, Membership
+from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.state import Packed, Progress
+from unicorn_mgr.worker.stopwatch import Stopwatch
+from unicorn_mgr.worker.tail import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """What the user said about the loop."""
+
+    micro_batches: int
+    seed: int
+    verify_every: int
+    exact: bool = True
+    overlap: bool = True
+
+
+class FreshStartNeeded(Exception):
+    """This process has no state, its initial one is spoilt, and nobody else has any."""
+
+
+Founder = Callable[[Replica], "Progress | None"]
+"""Finds a stored state when no member has any; None: there is none, begin at the beginning."""
+
+
+class Engine:
+    """One worker's part in completing steps."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        replica: Replica,
+        settings: LoopSettings,
+        ring: RingWriter,
+        drills: Drills,
+        found: Founder,
+    ) -> None:
+        self.membership = membership
+        self.replica = replica
+        self.settings = settings
+        self.ring = ring
+        self.drills = drills
+        self.applied = NO_STATE
+        self.ends_after = -1
+        self.generation = 0
+        self.committed = NO_STATE
+        self.dirty = False
+        """The objects of this process have been through a void turn."""
+        self.void = False
+        self.totals: Totals | None = None
+        self.votes_to_stop = False
+        self.broken = ""
+        """Why this process can't go on, if it can't."""
+        self.count: int | None = None
+        self.watch = Stopwatch()
+        self._found = found
+        self._held: list[int] = []
+        self._todo: deque[int] = deque()
+        self._open = False
+        self._turn_over = False
+        self._owed: Exchange | None = None
+        self._random_at_head = randomness.capture()
+        self._random = randomness.MicroBatchRandom(settings.seed)
+        self._symptom_told = Epoch()
+        self._recomputed: list[int] = []
+        self._unreported: Formation | None = None
+        self._source, self._restored_step, self._state_bytes, self._voided = "own", INITIAL, 0, ""
+        self._checksum: tuple[int, int] | None = None
+        replica.gradients.on_ready = self._launch_ready
+
+    # -- places in the loop --------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """The open step."""
+        return self.applied + 1
+
+    @property
+    def last_step(self) -> int | None:
+        """The step after which the loop ends, None while that is open."""
+        ends = [s for s in (self.ends_after, self.count - 1 if self.count is not None else -1) if s >= 0]
+        if self.count == 0:
+            return INITIAL
+        return min(ends) if ends else None
+
+    @property
+    def over(self) -> bool:
+        """The last step is applied; only the closing collective is left."""
+        return self.last_step is not None and self.applied >= self.last_step
+
+    def head(self) -> bool:
+        """At the head of the loop: catch up with the membership.  False: the loop has ended."""
+        self._random_at_head = randomness.capture()
+        self._turn_over = False
+        self.drills.reach("head", self.step)
+        while True:
+            if self.membership.newer():
+                self._transit()
+            elif self._owed is not None and not self._lags(self._owed):
+                self._carry_out(self._owed)
+            elif self._owed is None and self.over:
+                if self._close():
+                    return False
+            else:
+                if not self._open:
+                    self._open_step(self._share() if self._owed is None else deque())
+                return True
+
+    def take(self) -> int | None:
+        """The next micro-batch to compute, or None when the step is complete on this member."""
+        while True:
+            if self._turn_over:
+                return None
+            if self.membership.newer():
+                self._transit()
+            elif self._owed is not None:
+                self._carry_out_in_step(self._owed)
+            elif self._todo:
+                return self._yield(self._todo.popleft())
+            elif self._reduce():
+                self._complete()
+                return None
+
+    def hold(self, number: int) -> None:
+        """Backward of `number` has returned: its gradients are in the local buffers."""
+        self._held.append(number)
+        self.replica.took(number)
+        self.ring.micro_batch = -1
+        self.ring.write(Phase.COMPUTE)
+
+    def finish(self) -> None:
+        """The body of the user's loop has come to its end."""
+        if self.void:
+            self.applied, self.dirty, self.void = NO_STATE, True, False
+            self.replica.forget()
+        else:
+            self.applied = self.step
+            for bucket in self.replica.buckets:
+                bucket.close()
+            self.watch.step_ended()
+            self.ring.set_step_seconds(self.watch.step_seconds)
+            self._report_resumed()
+        self._held, self._todo, self._open = [], deque(), False
+
+    def upcoming(self) -> tuple[int, ...]:
+        """Micro-batches of the open step that are still to be computed here, as far as is known."""
+        return tuple(self._todo)
+
+    def following(self) -> tuple[int, ...]:
+        """Micro-batches of the next step, if the membership stays as it is."""
+        return () if self.void else tuple(self._share())
+
+    def leave_micro_batch(self) -> None:
+        """Put the random state back, whatever has become of the micro-batch."""
+        self._random.leave()
+
+    # -- a void turn ---------------------------------------------------------------------
+
+    def rehearse(self, step: int) -> None:
+        """Begin a turn that nothing will remain of."""
+        self.applied, self.void, self._turn_over = step - 1, True, False
+        self.replica.open()
+        self._todo = deque([0])
+        self._open = True
+
+    def take_rehearsed(self) -> int | None:
+        """As `take`, in a world of its own."""
+        if self._todo:
+            return self._yield(self._todo.popleft())
+        self.totals = self.replica.complete_alone()
+        self.ring.write(Phase.UPDATE)
+        return None
+
+    # -- a step --------------------------------------------------------------------------
+
+    def _share(self) -> deque[int]:
+        """This member's micro-batches of a step that begins in the present epoch."""
+        formation = self._formation()
+        return deque(range(formation.rank, self.settings.micro_batches, len(formation.members)))
+
+    def _open_step(self, todo: deque[int]) -> None:
+        self.replica.open()
+        self._held, self._todo, self._open = [], todo, True
+        self._recomputed = []
+        self.ring.sequence = 0
+        self.watch.step_began()
+
+    def _yield(self, number: int) -> int:
+        self.replica.gradients.expect(last=self.settings.overlap and not self._todo and not self.void)
+        self._random.enter(self.step, number)
+        ring = self.ring
+        ring.step, ring.micro_batch = self.step, number
+        ring.write(Phase.COMPUTE)
+        self.drills.reach("rehearse" if self.void else "compute", self.step)
+        if number in self._recomputed:
+            self.drills.reach("recompute", self.step)
+        return number
+
+    def _launch_ready(self) -> None:
+        """A hook inside backward: launch what is ready.  Never raises."""
+        if self.membership.newer() or self.void:
+            return
+        for bucket in self.replica.gradients.buckets[: self.replica.gradients.head()]:
+            self._launch(bucket)
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.complete or bucket.operation is not None:
+            return
+        bucket.launch(self._formation().group)
+        self.ring.sequence += 1
+
+    def _reduce(self) -> bool:
+        """Launch what is left and wait; True when every bucket is complete."""
+        self.drills.reach("before_reduce", self.step)
+        self.replica.seal(self.votes_to_stop, self._checksum_of_seat())
+        buckets = self.replica.buckets
+        for i, bucket in enumerate(buckets):
+            self._launch(bucket)
+            if i == 0 and self.drills.armed and self.membership.wait(buckets[0].settle):
+                self.drills.reach("first_bucket", self.step)
+        self.ring.write(Phase.REDUCE)
+        self.drills.reach("in_reduce", self.step)
+        return self._wait_for(buckets)
+
+    def _wait_for(self, buckets: list[Bucket]) -> bool:
+        """Until all are complete (True) or a newer epoch is heard (False)."""
+
+        def ended() -> bool:
+            return all(b.settle() for b in buckets) or any(b.operation and b.operation.error for b in buckets)
+
+        if not self.membership.wait(ended):
+            return False
+        if all(b.complete for b in buckets):
+            return True
+        self._tell_symptom(next(b.operation.error for b in buckets if b.operation and b.operation.error))
+        self.membership.await_news()
+        return False
+
+    def _complete(self) -> None:
+        """Every bucket of the open step is complete: hand the gradient to the user."""
+        self.drills.reach("reduced", self.step)
+        self.totals = totals = self.replica.complete()
+        if totals.stop:
+            self.ends_after = self.step
+        self._commit(self.step - 1)
+        if len(set(totals.checksums.values())) > 1:
+            self._tell_checksums(totals.checksums)
+        self._turn_over = True
+        self.ring.step = self.step
+        self.ring.write(Phase.UPDATE)
+        self.drills.reach("optimizer", self.step)
+
+    def _close(self) -> bool:
+        """The closing collective; False if a newer epoch was heard first."""
+        formation = self._formation()
+        self.ring.step = self.step
+        self.ring.write(Phase.CLOSING)
+        token = self.replica.closing_token()
+        operation = formation.group.all_reduce(token)
+        self.drills.reach("closing", self.step)
+        if not self.membership.wait(lambda: operation.done):
+            return False
+        if operation.error:
+            self._tell_symptom(operation.error)
+            self.membership.await_news()
+            return False
+        self._commit(self.applied)
+        self._report_resumed()
+        self.ring.write(Phase.ENDED)
+        return True
+
+    def _commit(self, step: int) -> None:
+        """A collective of a later step has completed: `step` can't be lost by a fault any more."""
+        self.committed = max(self.committed, step)
+        self.ring.committed = self.committed
+
+    # -- a newer membership --------------------------------------------------------------
+
+    def _transit(self) -> None:
+        """Publish, connect, and derive the deal; `_owed` is then what this member has to do."""
+        self.watch.fault_heard()
+        self.ring.write(Phase.PUBLISH)
+        for bucket in self.replica.buckets:
+            bucket.abandon()
+        self._owed = None
+        self.membership.abandon()
+        self.drills.reach("publish", self.step)
+        formation = self.membership.form(self._holdings())
+        self.watch.formed()
+        if formation is None:
+            return
+        self.ring.sequence = 0
+        self.drills.reach("deal", self.step)
+        self._owed = Exchange(self.membership, formation, self._deal(formation))
+        self._unreported = formation
+        self._voided = self._owed.deal.voided[0] if self._owed.deal.voided else ""
+
+    def _holdings(self) -> Holdings:
+        buckets = self.replica.buckets
+        kept = tuple(b.kept for b in buckets)
+        if not self._open:
+            return Holdings(self.applied, kept=kept)
+        return Holdings(self.applied, tuple(sorted(self._held)), tuple(b.complete for b in buckets), kept)
+
+    def _deal(self, formation: Formation) -> Deal:
+        top = max(h.applied for h in formation.holdings.values())
+        last = self.last_step
+        if top > NO_STATE and last is not None and top >= last:
+            return deal(formation.members, formation.holdings, 0, 0)
+        skipped = frozenset(n for s, n in formation.poison if s == top + 1)
+        return deal(
+            formation.members,
+            formation.holdings,
+            self.settings.micro_batches,
+            len(self.replica.buckets),
+            skipped,
+        )
+
+    def _carry_out_in_step(self, owed: Exchange) -> None:
+        """This member's part of the deal, in the middle of a turn."""
+        try:
+            if isinstance(owed.route, LateState):
+                self._void_turn()
+            elif self._lags(owed):
+                self.ring.write(Phase.TRANSFER)
+                owed.ask_late_buckets(self.replica.buckets)
+                owed.wait()
+                self._complete()
+            else:
+                self._exchange(owed, was_open=True)
+        except (Overtaken, Broken) as why:
+            self._interrupted(why)
+
+    def _void_turn(self) -> None:
+        """The rest of this turn will be overwritten; what is owed is done at the next head."""
+        self.void = self._turn_over = True
+        self.totals = self.replica.void(self.totals)
+        self.ring.write(Phase.UPDATE)
+
+    def _lags(self, owed: Exchange) -> bool:
+        """One step late: the turn of that step comes first, then the rest of the deal."""
+        return isinstance(owed.route, LateBuckets) and self.applied < owed.deal.step - 1
+
+    def _carry_out(self, owed: Exchange) -> None:
+        """This member's part of the deal, at the head of the loop."""
+        try:
+            if isinstance(owed.route, LateState):
+                self._take_state(owed)
+            elif self.applied == NO_STATE:
+                self._establish()
+            was_open = self._open
+            if not self.over and not self._open:
+                self._open_step(deque())
+            self._exchange(owed, was_open)
+        except (Overtaken, Broken) as why:
+            self._interrupted(why)
+
+    def _interrupted(self, why: Overtaken | Broken) -> None:
+        if self._owed is not None and self._owed.torn:
+            self.dirty = True
+        if isinstance(why, Broken):
+            self._tell_symptom(str(why))
+            self.membership.await_news()
+        self._owed = None
+
+    def _exchange(self, owed: Exchange, was_open: bool) -> None:
+        """Give what others lack, take what is lacking here, accept the share of what is missing.
+
+        With `was_open` the step was open here before: numbers that were not this member's
+        have been taken over from one that is gone.
+        """
+        self.ring.write(Phase.TRANSFER)
+        if owed.formation.me in owed.deal.voided:
+            self._held = []
+            self.replica.give_up_held()
+        owed.offer_buckets(self.replica.buckets)
+        owed.offer_state(self._packed, skippable=self.applied == INITIAL and self._source == "initial")
+        owed.ask_buckets(self.replica.buckets)
+        self.drills.reach("send_state", self.step)
+        owed.wait()
+        self.watch.restored()
+        mine = owed.deal.todo[owed.formation.me]
+        self._recomputed = [n for n in mine if n not in self._todo] if was_open else []
+        self._todo = deque(mine)
+        self._owed = None
+
+    def _take_state(self, owed: Exchange) -> None:
+        self.ring.write(Phase.TRANSFER)
+        mine = None if self.dirty or self.applied != NO_STATE else self._packed_as(INITIAL)
+        self.applied = NO_STATE
+        self.drills.reach("receive_state", owed.deal.step)
+        packed = owed.take_state(self.replica.state, mine)
+        self.replica.forget()
+        if packed is None:
+            self._source, progress = "initial", Progress(INITIAL, -1, self.generation)
+        else:
+            self._source, self._state_bytes = "live", packed.size_bytes
+            progress = self.replica.state.adopt(packed)
+        self._adopt(progress)
+
+    def _establish(self) -> None:
+        """Nobody has any state: this first member's, or a stored one, becomes the job's."""
+        self.ring.write(Phase.RESTORE)
+        progress = self._found(self.replica)
+        if progress is not None:
+            self._source, self._restored_step = "storage", progress.applied
+        elif self.dirty:
+            raise FreshStartNeeded
+        else:
+            self._source, progress = "initial", Progress(INITIAL, -1, self.generation)
+        self.replica.forget()
+        self._adopt(progress)
+
+    def _adopt(self, progress: Progress) -> None:
+        self.applied, self.ends_after, self.generation = (
+            progress.applied,
+            progress.ends_after,
+            progress.generation,
+        )
+        self.dirty = False
+        self._open = False
+        self._random_at_head = randomness.capture()
+        self.watch.restored()
+
+    def _packed(self) -> Packed:
+        return self._packed_as(self.applied)
+
+    def _packed_as(self, applied: int) -> Packed:
+        return self.replica.state.collect(Progress(applied, self.ends_after, self.generation), self._random_at_head)
+
+    # -- telling -------------------------------------------------------------------------
+
+    def _tell_symptom(self, error: str) -> None:
+        formation = self.membership.formation
+        if formation is not None and formation.epoch != self._symptom_told:
+            self._symptom_told = formation.epoch
+            self.membership.tell(Symptom(formation.epoch, error))
+
+    def _report_resumed(self) -> None:
+        """The first step, or the end, has been reached in a new membership."""
+        formation, self._unreported = self._unreported, None
+        if formation is None:
+            return
+        watch = self.watch
+        self.membership.tell(
+            Resumed(
+                epoch=formation.epoch,
+                step=self.applied,
+                source=self._source,
+                restored_step=self._restored_step,
+                recomputed=tuple(self._recomputed),
+                fence_seconds=self.membership.fence_seconds,
+                regroup_seconds=self.membership.regroup_seconds,
+                restore_seconds=watch.restore_seconds,
+                recompute_seconds=watch.recompute_seconds,
+                added_seconds=watch.added_seconds,
+                state_bytes=self._state_bytes,
+                voided=self._voided,
+                exact=self.settings.exact,
+            )
+        )
+        self._source, self._state_bytes = "own", 0
+
+    def _tell_checksums(self, checksums: dict[int, int]) -> None:
+        """Parameters differ between replicas: name the minority, if there is a majority."""
+        formation = self._formation()
+        if formation.rank != 0:
+            return
+        sums = list(checksums.values())
+        common = max(set(sums), key=sums.count)
+        minority: tuple[str, ...] = ()
+        if sums.count(common) * 2 > len(sums):
+            odd = {seat for seat, value in checksums.items() if value != common}
+            minority = tuple(m for m in formation.members if WorkerName.parse(m).seat in odd)
+        self.membership.tell(ChecksumsDiffer(formation.epoch, self.step, minority))
+
+    def _checksum_of_seat(self) -> tuple[int, int] | None:
+        """This replica's checksum on a step that verifies, taken once per step."""
+        every = self.settings.verify_every
+        formation = self._formation()
+        if every <= 0 or self.step == 0 or self.step % every != 0 or len(formation.members) == 1:
+            return None
+        if self._checksum is None or self._checksum[0] != self.step:
+            self._checksum = (self.step, self.replica.checksum())
+        return WorkerName.parse(formation.me).seat, self._checksum[1]
+
+    def _formation(self) -> Formation:
+        formation = self.membership.formation
+        assert formation is not None, "a step without a membership"
+        return formation

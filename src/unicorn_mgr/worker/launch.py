@@ -1,0 +1,242 @@
+"""From a forked template to the first line of the user's script, as plain python would run it.
+
+The script runs in a fresh `__main__` module, not by runpy: run_path drops the script's
+globals while it holds the interpreter lock, and gloo's destructor then waits for a thread
+that wants it (12 of 30 hung at exit).  The process ends by os._exit after atexit handlers
+and flushes, since torch has a race of its own in the interpreter's teardown.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import faulthandler
+import importlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+"""faulthandler writes all stacks to the last words when the worker gets this."""
+
+LAST_WORDS_BYTES_MAX = 64_000
+
+
+def preload(names: Iterable[str]) -> None:
+    """Import what scripts need most.  A module that is not installed is left out."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def run(asked: dict[str, Any], ring: int, words: int) -> int:
+    """In the child: become what was asked for; returns the exit code."""
+    _reset_signals()
+    _redirect(asked["log"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    os.environ["UNICORN_RING_FD"] = str(ring)
+    os.chdir(asked["cwd"])
+    if asked["kind"] == "exec":
+        return _exec(asked["argv"], ring)
+    _reset_python(asked["argv"], asked["original"])
+    _report_last_words(words)
+    _reset_torch()
+    return _run_to_end(asked["kind"], asked["target"], asked["first"])
+
+
+# -- the process ----------------------------------------------------------------------------
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _redirect(log: str) -> None:
+    """Output goes to a file, not through the agent, which may restart."""
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+    os.dup2(nothing, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(nothing)
+    os.close(out)
+    sys.stdin = os.fdopen(0, closefd=False)
+    encoding = sys.stdout.encoding
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding=encoding, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def _exec(argv: list[str], ring: int) -> int:
+    os.set_inheritable(ring, True)
+    try:
+        os.execvpe(argv[0], argv, os.environ)
+    except OSError as failed:
+        sys.stderr.write(f"unicorn: {argv[0]}: {failed.strerror}\n")
+    return 127
+
+
+# -- the interpreter ------------------------------------------------------------------------
+
+
+def _reset_python(argv: list[str], original: list[str]) -> None:
+    sys.argv[:] = argv
+    sys.orig_argv[:] = original
+    if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(write_through=True)
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.__dict__["ORIGINAL_DIR"] = str(Path.cwd())  # spawn finds a relative script from here
+    random.seed()
+
+
+def _reset_torch() -> None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) > 0 else os.cpu_count() or 1)
+    torch.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+
+
+def _report_last_words(words: int) -> None:
+    """Exceptions and fatal signals leave their traceback where the agent finds it."""
+    file = os.fdopen(words, "wb", buffering=0, closefd=False)
+    faulthandler.enable(file, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file, all_threads=True, chain=False)
+
+    def write(kind: str, raised: BaseException | None, trace: types.TracebackType | None) -> None:
+        if raised is None or isinstance(raised, SystemExit):
+            return
+        text = "".join(traceback.format_exception(type(raised), raised, trace))
+        said = {
+            "kind": kind,
+            "type": type(raised).__qualname__,
+            "message": str(raised)[:2000],
+            "traceback": text[-16000:],
+        }
+        line = json.dumps(said).encode() + b"\n"
+        if os.fstat(words).st_size + len(line) < LAST_WORDS_BYTES_MAX:
+            file.write(line)
+
+    plain = threading.excepthook
+
+    def in_thread(raised: threading.ExceptHookArgs) -> None:
+        write("thread", raised.exc_value, raised.exc_traceback)
+        plain(raised)
+
+    threading.excepthook = in_thread
+    global _last_words  # noqa: PLW0603 - one per process, set once after the fork
+    _last_words = write
+
+
+def _no_last_words(kind: str, raised: BaseException | None, trace: types.TracebackType | None) -> None:
+    del kind, raised, trace
+
+
+_last_words = _no_last_words
+
+
+# -- the script -----------------------------------------------------------------------------
+
+
+def _run_to_end(kind: str, target: str, first: str) -> int:
+    """Run the user's code, then what the interpreter does at exit; returns the exit code."""
+    code = _run_guarded(kind, target, first)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001 - as at any interpreter's exit: shown, and the code stays
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    return code
+
+
+def _run_guarded(kind: str, target: str, first: str) -> int:
+    try:
+        _run_main(kind, target, first)
+    except SystemExit as asked:
+        return _exit_code(asked)
+    except KeyboardInterrupt:
+        _show(*sys.exc_info())
+        sys.stderr.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        return 130
+    except BaseException:  # noqa: BLE001 - the user's exception ends the user's process, as it would anywhere
+        _show(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _exit_code(asked: SystemExit) -> int:
+    if asked.code is None:
+        return 0
+    if isinstance(asked.code, int):
+        return asked.code & 0xFF
+    sys.stderr.write(f"{asked.code}\n")
+    return 1
+
+
+def _show(kind: type[BaseException] | None, raised: BaseException | None, trace: types.TracebackType | None) -> None:
+    """The traceback from the user's first frame on, by the user's excepthook."""
+    assert kind is not None
+    assert raised is not None
+    inner = trace
+    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    raised.__traceback__ = inner
+    _last_words("main", raised, inner)
+    sys.excepthook(kind, raised, inner)
+
+
+def _run_main(kind: str, target: str, first: str) -> None:
+    """Execute the target in a new `__main__`; `first` is where it finds its own modules."""
+    if not sys.flags.safe_path:
+        sys.path[0] = first  # the template's own first entry makes way
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    if kind == "script":
+        path = Path(target)
+        main.__file__ = target
+        source: bytes | str = path.read_bytes()
+    elif kind == "module":
+        spec = _module_spec(target)
+        assert spec.origin is not None
+        main.__file__, main.__spec__, main.__package__ = spec.origin, spec, spec.parent
+        sys.argv[0] = spec.origin
+        source = Path(spec.origin).read_bytes()
+    else:
+        source = target
+    code = compile(source, main.__dict__.get("__file__", "<string>"), "exec", dont_inherit=True)
+    exec(code, main.__dict__)  # noqa: S102 - running the user's script is the purpose
+
+
+def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
+    for candidate in (name, f"{name}.__main__"):
+        spec = importlib.util.find_spec(candidate)
+        if spec is not None and spec.origin is not None and spec.submodule_search_locations is None:
+            return spec
+    raise SystemExit(f"{sys.executable}: No module named {name}")

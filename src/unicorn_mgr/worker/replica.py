@@ -1,0 +1,92 @@
+"""One worker's copy of the model state, and the buckets of the step that is open on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from unicorn_mgr.worker.buckets import BUCKET_BYTES, Bucket, GradientStore
+from unicorn_mgr.worker.buffers import BufferKeeper
+from unicorn_mgr.worker.checksum import checksum
+from unicorn_mgr.worker.state import ReplicaState, Stateful
+from unicorn_mgr.worker.tail import Tail, Totals
+
+
+class Replica:
+    """Model, optimizers and everything else that travels, with gradients in buckets."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        extra: Mapping[str, Stateful],
+        metrics: Sequence[str] = (),
+        seats: int = 1,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        trained = [p for p in model.parameters() if p.requires_grad]
+        if not trained:
+            raise ValueError("model: it has no parameter that requires a gradient")
+        self.state = ReplicaState(model, optimizers, extra)
+        self.gradients = GradientStore(trained, bucket_bytes)
+        self.buffers = BufferKeeper(model)
+        self.tail = Tail(metrics, len(trained), seats, trained[0].device)
+        self.buckets: list[Bucket] = [*self.gradients.buckets, *self.buffers.buckets, self.tail.bucket]
+
+    def open(self) -> None:
+        """A step begins: nothing is held."""
+        self.gradients.open()
+        self.buffers.open()
+        self.tail.bucket.open()
+
+    def took(self, number: int) -> None:
+        """Backward of micro-batch `number` has returned."""
+        self.buffers.took(number)
+
+    def seal(self, stop: bool, checksum_of_seat: tuple[int, int] | None) -> None:
+        """All micro-batches are done here: what else rides in the tail."""
+        self.tail.seal(self.gradients.used, stop)
+        if checksum_of_seat is not None:
+            self.tail.put_checksum(*checksum_of_seat)
+
+    def complete(self) -> Totals:
+        """Every bucket is complete: gradients and buffers become those of the whole batch."""
+        totals = self.tail.totals()
+        self.gradients.finish(totals.weight, totals.used)
+        self.buffers.finish(totals.count)
+        return totals
+
+    def complete_alone(self) -> Totals:
+        """The same over what is held here alone: the end of a rehearsal."""
+        self.seal(stop=False, checksum_of_seat=None)
+        for bucket in self.buckets:
+            bucket.reduced.copy_(bucket.local)
+        return self.complete()
+
+    def void(self, before: Totals | None) -> Totals:
+        """The turn is void: harmless gradients, and the metrics of the step before if there was one."""
+        self.gradients.void()
+        names = ("loss", *self.tail.names)
+        metrics = before.metrics if before is not None else dict.fromkeys(names, math.nan)
+        return Totals(0.0, 0, False, dict(metrics), (), {})
+
+    def give_up_held(self) -> None:
+        """What was held clashes with another member's: none of it counts any more."""
+        for bucket in self.buckets:
+            bucket.local.zero_()
+        self.gradients.used = [False] * len(self.gradients.used)
+
+    def forget(self) -> None:
+        """The state is about to come from elsewhere, or has: no sum here belongs to it."""
+        for bucket in self.buckets:
+            bucket.forget()
+
+    def checksum(self) -> int:
+        """64 bits of all parameters, equal on all replicas."""
+        return checksum(self.state.model.parameters())
+
+    def closing_token(self) -> torch.Tensor:
+        """Something to reduce when there is nothing left to say."""
+        return torch.zeros(1, dtype=torch.float64, device=self.tail.bucket.local.device)

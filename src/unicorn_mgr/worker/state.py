@@ -1,0 +1,238 @@
+"""Everything that makes a worker a replica: collected, sent, stored, and put in place.
+
+The state is a tree of plain values and tensors: parameters, buffers, optimizers, what the
+user named in `state=`, the random state between micro-batches, and how far the job is.  On
+the wire and in a checkpoint it is a skeleton (JSON, with a reference for each tensor) and
+a list of tensors with names.  No pickle is involved.
+
+Tensors of the receiver that fit are filled in place; an optimizer's moments are assigned
+directly, since `load_state_dict` casts them to the parameter's dtype.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from unicorn_mgr.worker import randomness
+from unicorn_mgr.worker.checksum import checksum
+
+Tree = Any
+
+
+class Stateful(Protocol):
+    """A scheduler, a scaler, an averaged model: anything that can be saved and loaded."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The present state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
+
+
+class StateError(ValueError):
+    """The state can't be sent or stored, or does not fit this model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A state ready to travel: `tensors[i]` is called `names[i]`; the skeleton refers to them by index."""
+
+    skeleton: str
+    names: tuple[str, ...]
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+    def checksum(self) -> int:
+        """64 bits that depend on everything in it."""
+        text = torch.frombuffer(bytearray(self.skeleton.encode()), dtype=torch.uint8)
+        return checksum((text, *self.tensors))
+
+
+# -- trees to skeletons and back ------------------------------------------------------------
+
+
+def pack(tree: Tree) -> Packed:
+    """Take the tensors out of a tree.  They are referred to, not copied."""
+    names: list[str] = []
+    tensors: list[torch.Tensor] = []
+
+    def bare(value: Any, path: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            names.append(path)
+            tensors.append(value.detach())
+            return {"~": "tensor", "i": len(tensors) - 1}
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return {"~": "float", "v": value.hex()}
+        if isinstance(value, bytes):
+            return {"~": "bytes", "v": base64.b64encode(value).decode()}
+        if isinstance(value, list | tuple):
+            items = [bare(item, f"{path}.{i}") for i, item in enumerate(value)]
+            return items if type(value) is list else {"~": "tuple", "v": items}
+        if isinstance(value, Mapping):
+            return {"~": "dict", "v": [[_key(k, path), bare(v, f"{path}.{k}")] for k, v in value.items()]}
+        if isinstance(value, set | frozenset):
+            return {"~": "set", "v": [bare(item, path) for item in sorted(value, key=repr)]}
+        if hasattr(value, "item") and getattr(value, "shape", None) == ():
+            return bare(value.item(), path)  # a numpy number
+        raise StateError(f"{path.lstrip('.')}: a {type(value).__name__} can't be sent: leave it out of state=")
+
+    skeleton = json.dumps(bare(tree, ""), allow_nan=False, separators=(",", ":"))
+    return Packed(skeleton, tuple(n.lstrip(".") for n in names), tuple(tensors))
+
+
+def unpack(packed: Packed) -> Tree:
+    """Inverse of `pack`."""
+
+    def full(value: Any) -> Any:
+        if isinstance(value, list):
+            return [full(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value["~"]
+        if kind == "tensor":
+            return packed.tensors[value["i"]]
+        if kind == "float":
+            return float.fromhex(value["v"])
+        if kind == "bytes":
+            return base64.b64decode(value["v"])
+        items = value["v"]
+        if kind == "dict":
+            return {full(k) if isinstance(k, dict) else k: full(v) for k, v in items}
+        restored = [full(item) for item in items]
+        return tuple(restored) if kind == "tuple" else set(restored)
+
+    return full(json.loads(packed.skeleton))
+
+
+def _key(key: Any, path: str) -> Any:
+    if isinstance(key, bool | int | str) or key is None:
+        return key
+    raise StateError(f"{path.lstrip('.')}: a key of type {type(key).__name__} can't be sent: use str or int")
+
+
+# -- the state of a worker ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the job is: travels with the parameters."""
+
+    applied: int
+    ends_after: int
+    """The last step, once a member has asked to stop early; -1: not asked."""
+    generation: int
+    """Of the checkpoint directory's lineage."""
+
+
+class ReplicaState:
+    """The objects that hold a worker's state."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        self.model = model
+        self.optimizers = list(optimizers)
+        self.extra = dict(extra)
+
+    def collect(self, progress: Progress, random: randomness.Raw) -> Packed:
+        """The whole state, its tensors referred to and not copied.
+
+        `random` is the random state at the head of the open step: that is where another
+        worker takes the loop up.
+        """
+        model: dict[str, Any] = dict(self.model.named_parameters())
+        model.update(self.model.named_buffers())
+        return pack(
+            {
+                "model": model,
+                "optimizer": [self._optimizer(o) for o in self.optimizers],
+                "state": {name: item.state_dict() for name, item in sorted(self.extra.items())},
+                "random": randomness.portable(random),
+                "progress": [progress.applied, progress.ends_after, progress.generation],
+            }
+        )
+
+    def homes(self) -> dict[str, torch.Tensor]:
+        """By name: tensors that may be filled in place when a state arrives."""
+        packed = self.collect(Progress(0, 0, 0), randomness.capture())
+        kept = ("model.", "optimizer.")
+        return {
+            n: t for n, t in zip(packed.names, packed.tensors, strict=True) if n.startswith(kept) and t.is_contiguous()
+        }
+
+    def adopt(self, packed: Packed) -> Progress:
+        """Put a state in place; returns how far it is.  Raises `StateError` if it is another model's."""
+        tree = unpack(packed)
+        self._adopt_model(tree["model"])
+        if len(tree["optimizer"]) != len(self.optimizers):
+            raise StateError(f"optimizer: the state has {len(tree['optimizer'])}, this job {len(self.optimizers)}")
+        for optimizer, saved in zip(self.optimizers, tree["optimizer"], strict=True):
+            _adopt_optimizer(optimizer, saved)
+        if sorted(tree["state"]) != sorted(self.extra):
+            raise StateError(f"state=: the state has {sorted(tree['state'])}, this job {sorted(self.extra)}")
+        for name, item in self.extra.items():
+            item.load_state_dict(tree["state"][name])
+        randomness.restore(tree["random"])
+        return Progress(*tree["progress"])
+
+    def _adopt_model(self, saved: dict[str, torch.Tensor]) -> None:
+        mine: dict[str, torch.Tensor] = dict(self.model.named_parameters())
+        mine.update(self.model.named_buffers())
+        if set(mine) != set(saved):
+            odd = sorted(set(mine) ^ set(saved))[0]
+            where = "this model" if odd in mine else "the state"
+            raise StateError(f"model.{odd}: only {where} has it")
+        for name, tensor in mine.items():
+            if tensor.shape != saved[name].shape:
+                raise StateError(f"model.{name}: {tuple(saved[name].shape)} in the state, {tuple(tensor.shape)} here")
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                if tensor.data_ptr() != saved[name].data_ptr() or tensor.numel() == 0:
+                    tensor.copy_(saved[name])
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        index = {id(p): i for i, p in enumerate(_parameters(optimizer))}
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        # In order of parameters, not of first use: every replica must send the same names.
+        state = {index[id(p)]: dict(s) for p, s in optimizer.state.items() if id(p) in index}
+        return {"groups": groups, "state": {i: state[i] for i in sorted(state)}}
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [p for g in optimizer.param_groups for p in g["params"]]
+
+
+def _adopt_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    if len(saved["groups"]) != len(optimizer.param_groups):
+        raise StateError(
+            f"optimizer: {len(saved['groups'])} parameter groups in the state, {len(optimizer.param_groups)} here"
+        )
+    for group, values in zip(optimizer.param_groups, saved["groups"], strict=True):
+        for key, value in values.items():
+            present = group.get(key)
+            if isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor):
+                present.copy_(value)
+            else:
+                group[key] = value
+    parameters = _parameters(optimizer)
+    for p in parameters:
+        optimizer.state.pop(p, None)
+    for i, values in saved["state"].items():
+        if i >= len(parameters):
+            raise StateError(f"optimizer: the state has parameter {i}, this job {len(parameters)} parameters")
+        optimizer.state[parameters[i]] = dict(values)

@@ -1,0 +1,245 @@
+"""The template: a process that has imported torch, never computes, and forks the workers.
+
+It is the workers' parent, and it keeps what must outlive the agent: their exit statuses,
+their rings and the files their last words go to.  Nothing lives in the agent, so the agent
+can be restarted under running workers, as containerd can above its shims.
+
+One template serves one interpreter, one set of import-time variables and one user.  It
+speaks JSON in single packets over a unix socket; descriptors travel beside them.  A forked
+worker reaches the first line of the user's script in about ten milliseconds.
+
+A child forked from a process with a second thread, or after OpenMP has started, hangs at
+its first parallel region; so the template imports with one thread and refuses to fork when
+it finds more.  It does not import grpc.
+
+usage: python -m unicorn_mgr.worker.template SOCKET [--bare]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unicorn_mgr.ring import SIZE_BYTES, enter_death_watch, prepare_death_watch
+from unicorn_mgr.worker import launch
+
+PACKET_BYTES_MAX = 180_000
+IDLE_SECONDS_MAX = 60.0
+"""Without workers and without agents a template ends after this long."""
+
+PRELOADED = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.optim",
+    "torch.utils.data",
+    "torch._dynamo",  # the first optimizer imports it: 0.65 s
+    "torch.distributed.checkpoint",
+    "unicorn_mgr.worker.attach",
+    "unicorn_mgr.worker.checkpoint",
+    "unicorn_mgr.worker.groups.gloo",
+)
+
+
+@dataclass(eq=False)
+class _Child:
+    worker: str
+    pid: int
+    pidfd: int
+    ring: int
+    words: int
+    """Its last words: what excepthook and faulthandler write."""
+    node: str
+    """Nodes on one machine share a template."""
+    note: str
+    """What the agent wants to know again after a restart."""
+    owner: socket.socket | None
+    status: int | None = None
+
+
+@dataclass(eq=False)
+class Template:
+    """The server loop.  One thread."""
+
+    path: Path
+    children: dict[str, _Child] = field(default_factory=dict)
+    agents: list[socket.socket] = field(default_factory=list)
+
+    def serve(self) -> None:
+        """Answer agents until there is nobody left to serve."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fresh = self.path.with_suffix(f".{os.getpid()}")
+        self._listener.bind(str(fresh))
+        fresh.chmod(0o600)
+        self._listener.listen(64)
+        fresh.rename(self.path)
+        self._poll = select.poll()
+        self._poll.register(self._listener, select.POLLIN)
+        idle_since = time.monotonic()
+        while True:
+            events = self._poll.poll(1000)
+            if self.agents or any(c.status is None for c in self.children.values()):
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > IDLE_SECONDS_MAX:
+                break
+            for number, _ in events:
+                self._turn(number)
+        self.path.unlink(missing_ok=True)
+
+    def _turn(self, number: int) -> None:
+        if number == self._listener.fileno():
+            agent, _ = self._listener.accept()
+            self.agents.append(agent)
+            self._poll.register(agent, select.POLLIN)
+            return
+        for agent in self.agents:
+            if agent.fileno() == number:
+                self._hear(agent)
+                return
+        for child in self.children.values():
+            if child.pidfd == number:
+                self._reap(child)
+                return
+
+    def _hear(self, agent: socket.socket) -> None:
+        try:
+            packet, fds, _, _ = socket.recv_fds(agent, PACKET_BYTES_MAX, 4)
+        except OSError:
+            packet, fds = b"", []
+        for fd in fds:
+            os.close(fd)
+        if not packet:
+            self._lose(agent)
+            return
+        asked = json.loads(packet)
+        match asked["op"]:
+            case "spawn":
+                self._spawn(agent, asked)
+            case "adopt":
+                self._adopt(agent, asked["node"])
+            case "forget":
+                self._forget(asked["worker"])
+
+    def _lose(self, agent: socket.socket) -> None:
+        self._poll.unregister(agent)
+        self.agents.remove(agent)
+        for child in self.children.values():
+            if child.owner is agent:
+                child.owner = None
+        agent.close()
+
+    def _say(self, agent: socket.socket, said: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        with contextlib.suppress(OSError):
+            socket.send_fds(agent, [json.dumps(said).encode()], list(fds))
+
+    # -- workers -------------------------------------------------------------------------
+
+    def _spawn(self, agent: socket.socket, asked: dict[str, Any]) -> None:
+        name = asked["worker"]
+        if name in self.children:
+            self._say(agent, {"op": "failed", "worker": name, "error": "there is a worker of this name already"})
+            return
+        threads = len(os.listdir("/proc/self/task"))
+        if threads > 1 and asked["kind"] != "exec":
+            self._say(agent, {"op": "failed", "worker": name, "error": f"the template has {threads} threads"})
+            return
+        ring = os.memfd_create(f"unicorn-ring-{name}".replace("/", "-"))
+        os.ftruncate(ring, SIZE_BYTES)
+        words = os.memfd_create(f"unicorn-words-{name}".replace("/", "-"))
+        memory = mmap.mmap(ring, SIZE_BYTES)
+        watched = asked["kind"] != "exec" and prepare_death_watch(memory)
+        ready, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(asked, ring, words, memory if watched else None, tell)
+        os.close(tell)
+        os.read(ready, 1)  # it holds the death watch now, or is dead: before that nobody may wait for it
+        os.close(ready)
+        child = _Child(name, pid, os.pidfd_open(pid), ring, words, asked["node"], asked["note"], agent)
+        self.children[name] = child
+        self._poll.register(child.pidfd, select.POLLIN)
+        self._say(agent, {"op": "spawned", "worker": name, "pid": pid}, (ring, words))
+
+    def _become_worker(
+        self, asked: dict[str, Any], ring: int, words: int, memory: mmap.mmap | None, tell: int
+    ) -> NoReturn:
+        """In the child.  Never returns into the template's loop."""
+        code = 70
+        try:
+            os.setsid()
+            self._listener.close()
+            for agent in self.agents:
+                agent.close()
+            for child in self.children.values():
+                for number in (child.pidfd, child.ring, child.words):
+                    os.close(number)
+            if memory is not None:
+                enter_death_watch(memory)
+            os.close(tell)
+            code = launch.run(asked, ring, words)
+        except BaseException as failed:  # noqa: BLE001 - a child must not run on as a second template
+            sys.stderr.write(f"unicorn: this worker could not be set up: {failed!r}\n")
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self, child: _Child) -> None:
+        """Note how it ended.  The zombie stays, so that its pid is nobody else's, until it is forgotten."""
+        ended = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is None:
+            return
+        child.status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        self._poll.unregister(child.pidfd)
+        if child.owner is not None:
+            self._say(child.owner, {"op": "exited", "worker": child.worker, "status": child.status})
+
+    def _adopt(self, agent: socket.socket, node: str) -> None:
+        """An agent has come back: hand it the workers of its node."""
+        mine = [c for c in self.children.values() if c.node == node]
+        for child in mine:
+            child.owner = agent
+            said = {
+                "op": "adopted",
+                "worker": child.worker,
+                "pid": child.pid,
+                "status": child.status,
+                "note": child.note,
+            }
+            self._say(agent, said, (child.ring, child.words))
+        self._say(agent, {"op": "ready", "pid": os.getpid(), "workers": len(mine)})
+
+    def _forget(self, worker: str) -> None:
+        child = self.children.get(worker)
+        if child is None or child.status is None:
+            return
+        os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
+        for number in (child.pidfd, child.ring, child.words):
+            os.close(number)
+        del self.children[worker]
+
+
+def main() -> None:
+    """Import, then serve."""
+    path, bare = Path(sys.argv[1]), "--bare" in sys.argv[2:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not bare:
+        launch.preload(PRELOADED)
+        gc.freeze()  # children never walk what was imported here
+    Template(path).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""The training loop as the user sees it: `begin / next / backward / end`, and generators on top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import torch
+
+from unicorn_mgr.messages import LoopEnded
+from unicorn_mgr.phases import Phase
+from unicorn_mgr.worker.engine import Engine
+
+if TYPE_CHECKING:
+    from unicorn_mgr.worker.source import Addressable
+
+
+class Entry(Protocol):
+    """How this worker comes to be a member."""
+
+    @property
+    def rehearsal_step(self) -> int | None:
+        """The step to rehearse first, if others are training already."""
+
+    def prepare(self, count: int) -> None:
+        """The loop begins: everything that must be the same on all workers is known now."""
+
+    def enter(self) -> None:
+        """Stand at the head of the loop, ready; return when admitted."""
+
+
+class Checkpoints(Protocol):
+    """What happens to the state between steps."""
+
+    def at_head(self, engine: Engine) -> None:
+        """A step has been applied."""
+
+    def at_end(self, engine: Engine) -> None:
+        """The last step has been applied, everywhere."""
+
+
+class LoopError(RuntimeError):
+    """The loop is used in a way that could not be exact.  The message says what to change."""
+
+
+class Step:
+    """One optimizer step, as long as its micro-batches run and until it is applied."""
+
+    def __init__(self, engine: Engine, rehearsal: bool) -> None:
+        self.number: int = engine.step
+        """The step's number, from 0; the same on every worker."""
+        self.rehearsal = rehearsal
+        """A joiner's dry run: nothing that happens in it remains."""
+        self.metrics: dict[str, float] = {}
+        """Means over the whole batch, each micro-batch once; filled when the micro-batches end."""
+        self._engine = engine
+        self._current: int | None = None
+        self._done = True
+        self._over = False
+
+    def next(self) -> int | None:
+        """The next micro-batch for this worker, or None when the gradient of the step is complete.
+
+        After a fault numbers may come that another worker has lost.
+        """
+        engine = self._engine
+        if self._over:
+            raise LoopError(f"step {self.number}: its micro-batches have ended")
+        if not self._done:
+            raise LoopError(
+                f"step {self.number}: micro-batch {self._current} was neither given to step.backward() nor to step.skip()"
+            )
+        engine.leave_micro_batch()
+        self._current = engine.take_rehearsed() if self.rehearsal else engine.take()
+        self._over = self._current is None
+        if self._over:
+            assert engine.totals is not None
+            self.metrics.update(engine.totals.metrics)
+        else:
+            self._done = False
+        return self._current
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        weight: float | torch.Tensor = 1.0,
+        *,
+        scaler: torch.amp.GradScaler | None = None,
+        **metrics: float | torch.Tensor,
+    ) -> None:
+        """Run backward for the present micro-batch and count it.
+
+        The gradient of the step is the sum over micro-batches divided by the summed weights:
+        leave `weight` at 1 for a loss that is a mean, or give a summed loss and its number of
+        tokens.  `metrics` are means over the micro-batch, named in `job.train(metrics=...)`.
+        """
+        engine, number = self._engine, self._current
+        if number is None or self._done:
+            raise LoopError(f"step {self.number}: a second backward in micro-batch {number}, or one outside of any")
+        names = engine.replica.tail.names
+        if set(metrics) != set(names):
+            raise LoopError(
+                f"metrics: step.backward got {sorted(metrics)}, job.train(metrics=...) said {sorted(names)}"
+            )
+        if loss.numel() != 1:
+            raise LoopError(f"loss: it has shape {tuple(loss.shape)}; step.backward wants one number")
+        engine.drills.reach("backward", self.number)
+        self._done = True  # if backward raises, what has been accumulated can't be told apart any more
+        engine.broken = f"backward of micro-batch {number} in step {self.number} raised"
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        if engine.replica.gradients.late_gradient:
+            raise LoopError(
+                f"{engine.replica.gradients.late_gradient} got a second gradient in one backward, after its bucket "
+                "had been launched: use job.train(overlap=False)"
+            )
+        engine.replica.tail.add(loss, float(weight), metrics)
+        engine.broken = ""
+        engine.hold(number)
+        engine.drills.reach("computed", self.number)
+
+    def skip(self, number: int) -> None:
+        """Leave the present micro-batch out, with weight 0."""
+        if number != self._current or self._done:
+            raise LoopError(f"step {self.number}: skip({number}), but the open micro-batch is {self._current}")
+        self._done = True
+        self._engine.hold(number)
+
+    @overload
+    def micro_batches(self, source: None = None) -> Iterator[int]: ...
+
+    @overload
+    def micro_batches(self, source: Addressable) -> Iterator[Any]: ...
+
+    def micro_batches(self, source: Addressable | None = None) -> Iterator[Any]:
+        """Yield this worker's micro-batches: numbers, or the batches of `source`."""
+        engine = self._engine
+        if source is not None:
+            source.expect(self.number, engine.upcoming(), engine.following(), engine.settings.micro_batches)
+        while (number := self.next()) is not None:
+            yield number if source is None else source.batch(self.number, number)
+
+    @property
+    def complete(self) -> bool:
+        """The micro-batches have ended."""
+        return self._over
+
+
+class Training:
+    """The loop of one job.  Made by `job.train`."""
+
+    def __init__(self, engine: Engine, entry: Entry, checkpoints: Checkpoints) -> None:
+        self._engine = engine
+        self._entry = entry
+        self._checkpoints = checkpoints
+        self._begun = False
+        self._entered = False
+        self._step: Step | None = None
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """The loop has come to its end, on every worker after the same step."""
+        return self._ended
+
+    @property
+    def entered(self) -> bool:
+        """The loop has begun."""
+        return self._begun
+
+    def steps(self, count: int) -> Iterator[Step]:
+        """Yield the steps that are left of `count`, from where the job is."""
+        while (step := self.begin(count)) is not None:
+            yield step
+            self.end(step)
+
+    def begin(self, count: int) -> Step | None:
+        """The next step, or None when all `count` are done or somebody has asked to stop.
+
+        None comes only after a closing collective: every worker has applied the last step.
+        """
+        engine = self._engine
+        if self._ended:
+            raise LoopError("steps: the loop has ended; give the total number of steps to one loop")
+        if self._step is not None:
+            raise LoopError(f"step {self._step.number}: begin() before end()")
+        if count < 0:
+            raise LoopError(f"steps: {count} is negative")
+        engine.count = count
+        if not self._begun:
+            self._begun = True
+            self._entry.prepare(count)
+            if self._entry.rehearsal_step is not None:
+                engine.rehearse(self._entry.rehearsal_step)
+                self._step = Step(engine, rehearsal=True)
+                return self._step
+        if not self._entered:
+            self._entered = True
+            self._entry.enter()
+        self._checkpoints.at_head(engine)
+        if not engine.head():
+            self._checkpoints.at_end(engine)
+            self._ended = True
+            engine.membership.tell(LoopEnded(engine.applied))
+            return None
+        self._step = Step(engine, rehearsal=False)
+        return self._step
+
+    def end(self, step: Step) -> None:
+        """The body of the loop has come to its end: the step is applied."""
+        engine = self._engine
+        if step is not self._step:
+            raise LoopError(f"step {step.number}: end() of a step that is not open")
+        if engine.broken:
+            raise LoopError(f"{engine.broken}; this worker can't go on")
+        if not step.complete:
+            raise LoopError(f"step {step.number}: its loop over micro-batches was left before the end")
+        engine.finish()
+        self._step = None
+        engine.ring.write(Phase.USER)
+
+    def stop(self) -> None:
+        """End the loop on every worker, after the same step: the next one."""
+        self._engine.votes_to_stop = True
+
+
+def as_list(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+) -> list[torch.optim.Optimizer]:
+    """One optimizer or several."""
+    return [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
