@@ -115,7 +115,7 @@ class Drill:
     fault: str = "kill"
     """kill, stop, exception, hang, slow or exit."""
     step: int = -1
-    """The step to strike in; -1: at once."""
+    """The step to strike in, or the first after it that comes to the place; -1: at once."""
     phase: str = ""
     """The place inside the step (`unicorn_mgr.worker.drills.PLACES`); empty: its first one."""
     seconds: float = 0.0

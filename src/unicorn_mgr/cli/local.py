@@ -134,7 +134,13 @@ class LocalCluster:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, nodes: int, slots: int, listen: str, settings: tuple[str, ...] = (), drills: bool = True
+    folder: Path,
+    nodes: int,
+    slots: int,
+    listen: str,
+    settings: tuple[str, ...] = (),
+    drills: bool = True,
+    templates: Path | None = None,
 ) -> Iterator[LocalCluster]:
     """A local cluster, ended when the block ends."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -162,23 +168,10 @@ def running(
         at = command.index("--listen") + 1
         command[at] = cluster.address
         for i in range(nodes):
-            agent = [
-                *unicorn,
-                "agent",
-                "--coordinator",
-                cluster.address,
-                "--node",
-                f"node-{i}",
-                "--slots",
-                str(slots),
-            ]
-            agent += [
-                "--device",
-                "cpu",
-                "--data",
-                str(folder / f"node-{i}"),
-                *(["--allow-drills"] if drills else []),
-            ]
+            agent = [*unicorn, "agent", "--coordinator", cluster.address, "--node", f"node-{i}", "--device", "cpu"]
+            agent += ["--slots", str(slots), "--data", str(folder / f"node-{i}")]
+            agent += ["--templates", str(templates)] if templates is not None else []
+            agent += ["--allow-drills"] if drills else []
             kept = _Kept(f"node-{i}", agent, folder / f"node-{i}.log")
             cluster.agents.append(kept)
             kept.start()

@@ -57,7 +57,7 @@ class Drills:
         if not self.armed:
             return
         for drill in self.armed:
-            if drill.step in (-1, step) and drill.phase in ("", place):
+            if step >= drill.step and drill.phase in ("", place):
                 if drill.fault != "slow":
                     self.armed.remove(drill)
                 _strike(drill, place, step)

@@ -408,9 +408,10 @@ class Engine:
             self._held = []
             self.replica.give_up_held()
         owed.offer_buckets(self.replica.buckets)
-        owed.offer_state(self._packed, skippable=self.applied == INITIAL and self._source == "initial")
+        founding = self.applied == INITIAL and self._source == "initial"
+        if owed.offer_state(self._packed, skippable=founding) and not founding:
+            self.drills.reach("send_state", self.step)
         owed.ask_buckets(self.replica.buckets)
-        self.drills.reach("send_state", self.step)
         owed.wait()
         self.watch.restored()
         mine = owed.deal.todo[owed.formation.me]

@@ -55,8 +55,8 @@ class Exchange:
             if b < len(self.deal.reduced) and self.deal.reduced[b] == me:
                 self._offer(f"open/{b}", [bucket.reduced], sum(self._lacks(m, b) for m in self.formation.members))
 
-    def offer_state(self, packed: Callable[[], Packed], skippable: bool) -> None:
-        """The whole state, to members that take it from this one.
+    def offer_state(self, packed: Callable[[], Packed], skippable: bool) -> bool:
+        """The whole state, to members that take it from this one; False if there is none.
 
         With `skippable` a taker whose own state is the same, bit by bit, declines.
         """
@@ -71,6 +71,7 @@ class Exchange:
             checksum = state.checksum() if skippable else None
             header = json.dumps({"skeleton": state.skeleton, "tensors": shapes, "checksum": checksum})
             self._offer("state", state.tensors, takers, header.encode())
+        return takers > 0
 
     def _offer(self, key: str, tensors: Sequence[torch.Tensor], takers: int, header: bytes = b"{}") -> None:
         donor = self.membership.donor

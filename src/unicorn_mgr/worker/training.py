@@ -68,7 +68,8 @@ class Step:
             raise LoopError(f"step {self.number}: its micro-batches have ended")
         if not self._done:
             raise LoopError(
-                f"step {self.number}: micro-batch {self._current} was neither given to step.backward() nor to step.skip()"
+                f"step {self.number}: micro-batch {self._current} was neither given to step.backward() "
+                "nor to step.skip()"
             )
         engine.leave_micro_batch()
         self._current = engine.take_rehearsed() if self.rehearsal else engine.take()
@@ -138,6 +139,13 @@ class Step:
             source.expect(self.number, engine.upcoming(), engine.following(), engine.settings.micro_batches)
         while (number := self.next()) is not None:
             yield number if source is None else source.batch(self.number, number)
+
+    @property
+    def current(self) -> int:
+        """The number of the open micro-batch."""
+        if self._current is None:
+            raise LoopError(f"step {self.number}: no micro-batch is open")
+        return self._current
 
     @property
     def complete(self) -> bool:

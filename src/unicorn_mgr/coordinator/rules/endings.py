@@ -126,12 +126,17 @@ def _last_words(job: Job, workers: list[str]) -> str:
 
 
 def stopping(c: Context, job: Job) -> Iterator[Decision]:
-    """A cancelled job's workers are ended now, a given up job's when they have had time to save."""
+    """A cancelled job's workers are ended now, a given up job's when they have had time to save.
+
+    Whoever has come too late to be a member is ended when the loop has.
+    """
     if job.over or c.state.paused:
         return
     patience = job.give_up_at + c.settings.give_up_seconds
     for worker in job.alive():
-        if job.cancelled:
+        if job.loop_ended_step is not None and worker.name not in job.members and not worker.loop_ended:
+            yield WorkerCondemned(worker.name, "the loop has ended without it", gently=True)
+        elif job.cancelled:
             yield WorkerCondemned(worker.name, "the job is cancelled", gently=True)
         elif job.give_up is not None and (c.now >= patience or not worker.trained):
             yield WorkerCondemned(worker.name, "the job is given up", gently=True)

@@ -1,0 +1,47 @@
+"""Clusters that tests share, and runs that nothing disturbed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from e2e.harness import SCRIPT, Cluster, _environment, cluster
+
+Undisturbed = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def templates() -> Iterator[Path]:
+    """Template processes for all clusters of this run; they end by themselves when idle."""
+    with tempfile.TemporaryDirectory(prefix="unicorn-t") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """The end of the same training in a world of one, where nothing can happen."""
+
+    @cache
+    def run(*arguments: str) -> dict[str, Any]:
+        out = tmp_path_factory.mktemp("undisturbed")
+        command = [sys.executable, str(SCRIPT), "--out", str(out), *arguments]
+        subprocess.run(command, check=True, env=_environment(), capture_output=True)
+        found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
+        return found
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
+    """A cluster of four nodes for a whole module."""
+    with tempfile.TemporaryDirectory(prefix="unicorn-c") as folder, cluster(Path(folder), templates, nodes=4) as found:
+        yield found

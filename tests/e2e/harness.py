@@ -1,0 +1,242 @@
+"""Real clusters for tests: coordinator, agents and workers as processes, faults at addresses.
+
+Nothing here sleeps to make something happen: tests wait for events of the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unicorn_mgr import messages
+from unicorn_mgr.cli.common import Client, Unreachable
+from unicorn_mgr.cli.local import LocalCluster, running
+from unicorn_mgr.cli.run import parse_drill, passed_environment
+from unicorn_mgr.coordinator.store import load_event
+from unicorn_mgr.model import JobSpec
+
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+PATIENCE_SECONDS = 60.0
+TOLERANCE = 1e-12
+
+_names = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    number: int
+    at: float
+    kind: str
+    event: Any
+
+
+@dataclass(eq=False)
+class Cluster:
+    """A running cluster and a line to it."""
+
+    local: LocalCluster
+    folder: Path
+    client: Client
+    seen: list[Happened] = field(default_factory=list)
+
+    # -- following -----------------------------------------------------------------------
+
+    def events(self) -> list[Happened]:
+        """Everything that has happened so far."""
+        after = self.seen[-1].number if self.seen else 0
+        with contextlib.suppress(Unreachable):
+            for line in self.client.follow("FollowEvents", messages.FollowEventsRequest(after), messages.EventLine):
+                self.seen.append(Happened(line.number, line.at, line.kind, load_event(line.kind, line.json)))
+        return self.seen
+
+    def wait_for(self, what: str, found: Callable[[list[Happened]], Any], seconds: float = PATIENCE_SECONDS) -> Any:
+        """Until `found(events)` is true; returns what it returned."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.local.tend()
+            answer = found(self.events())
+            if answer:
+                return answer
+            if time.monotonic() > deadline:
+                story = "\n".join(f"{h.number} {h.kind} {h.event}"[:240] for h in self.seen[-60:])
+                raise AssertionError(f"did not happen in {seconds} s: {what}\n{story}\n{self.logs()}")
+            time.sleep(0.02)
+
+    def wait_event(self, kind: str, where: Callable[[Any], bool] = lambda _: True, seconds: float = PATIENCE_SECONDS) -> Any:
+        """Until an event of a kind has happened; returns the first."""
+
+        def found(events: list[Happened]) -> Any:
+            return next((h.event for h in events if h.kind == kind and where(h.event)), None)
+
+        return self.wait_for(kind, found, seconds)
+
+    def logs(self) -> str:
+        """The ends of all logs, for a failing test's message."""
+        parts = []
+        for path in sorted([*self.folder.glob("*.log"), *self.folder.glob("node-*/logs/*/*.log")]):
+            parts.append(f"== {path.relative_to(self.folder)}\n{path.read_text(errors='replace')[-1500:]}")
+        return "\n".join(parts)
+
+    def look(self) -> messages.ClusterView:
+        return self.client.look()
+
+    def job(self, name: str) -> messages.JobView:
+        return next(j for j in self.look().jobs if j.job == name)
+
+    def incidents(self, job: str) -> list[messages.IncidentView]:
+        return [i for i in self.look().incidents if i.job == job]
+
+    def command(self, command: messages.Command) -> messages.CommandDone:
+        return self.client.call("Command", messages.OperatorCommand(uuid.uuid4().hex, command), messages.CommandDone)
+
+    # -- jobs ----------------------------------------------------------------------------
+
+    def submit(
+        self,
+        arguments: list[str],
+        size: int = 3,
+        size_min: int = 1,
+        drills: tuple[str, ...] = (),
+        command: list[str] | None = None,
+        **spec: Any,
+    ) -> Job:
+        """Submit the training script, or another command, and return at once."""
+        name = f"job-{next(_names)}"
+        out = self.folder / "out" / name
+        self.client.call(
+            "Submit",
+            messages.SubmitJob(
+                uuid.uuid4().hex,
+                JobSpec(
+                    name=name,
+                    command=tuple(command or [sys.executable, str(SCRIPT), "--out", str(out), *arguments]),
+                    environment=passed_environment({**_environment()}, []),
+                    directory=str(self.folder),
+                    size_min=size_min,
+                    size_max=size,
+                    drills=tuple(map(parse_drill, drills)),
+                    **spec,
+                ),
+            ),
+            messages.Submitted,
+        )
+        return Job(self, name, out)
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(eq=False)
+class Job:
+    """A submitted job."""
+
+    cluster: Cluster
+    name: str
+    out: Path
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> Any:
+        """Until it has ended; returns the JobEnded event."""
+        return self.cluster.wait_event("JobEnded", lambda e: e.job == self.name, seconds)
+
+    def log(self) -> str:
+        """Output of all its workers."""
+        paths = sorted(self.cluster.folder.glob(f"node-*/logs/{self.name}/*.log"))
+        return "\n".join(p.read_text(errors="replace") for p in paths)
+
+    def weights(self) -> dict[str, dict[str, Any]]:
+        """Per worker that came to the end: its model, learning rate and scale."""
+        return {
+            p.stem.removeprefix("weights-"): torch.load(p, weights_only=True)
+            for p in sorted(self.out.glob("weights-*.pt"))
+        }
+
+    def records(self) -> list[tuple[int, int, int, bool]]:
+        """(pid, step, number, rehearsal) of every call of the loss function."""
+        found = []
+        for path in sorted(self.out.glob("records-*.jsonl")):
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(json.JSONDecodeError):  # the last line of a killed process
+                    found.append(tuple(json.loads(line)))
+        return found
+
+    def ended(self) -> list[dict[str, Any]]:
+        """What each worker that came to the end told of its connections."""
+        return [json.loads(p.read_text()) for p in sorted(self.out.glob("ended-*.json"))]
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, templates: Path, nodes: int = 3, slots: int = 1, settings: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """A cluster of its own, ended with the block."""
+    with running(folder, nodes, slots, "127.0.0.1:0", settings, drills=True, templates=templates) as local:
+        found = Cluster(local, folder, Client(local.address, None))
+        found.wait_for("all agents attached", lambda _: len(found.look().nodes) == nodes)
+        yield found
+
+
+def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Largest absolute difference of two models; the learning rate and scale must be equal."""
+    assert one["lr"] == other["lr"], (one["lr"], other["lr"])
+    assert one["scale"] == other["scale"]
+    assert one["state"].keys() == other["state"].keys()
+    return max(float((one["state"][k].double() - other["state"][k].double()).abs().max()) for k in one["state"])
+
+
+def finish(job: Job, reference: dict[str, Any], steps: int, members: int | None = None) -> None:
+    """The job ends well, exactly as the undisturbed run, every micro-batch counted once."""
+    ended = job.wait()
+    assert ended.exit_code == 0, f"{ended.reason}\n{job.cluster.logs()}"
+    check_exact(job, reference, members)
+    check_counted_once(job, steps)
+    check_connections(job)
+
+
+def check_exact(job: Job, reference: dict[str, Any], members: int | None = None) -> None:
+    """All workers that came to the end have the weights of the undisturbed run."""
+    weights = job.weights()
+    assert weights, job.cluster.logs()
+    if members is not None:
+        assert len(weights) == members, sorted(weights)
+    for worker, ended in weights.items():
+        far = distance(ended, reference)
+        assert far <= TOLERANCE, f"{worker} differs from the undisturbed run by {far}"
+
+
+def check_counted_once(job: Job, steps: int, micro_batches: int = 6) -> None:
+    """By the records of the test's own loss function, whatever the engine believes.
+
+    Every micro-batch of every step was computed; and if it was computed more than once, all
+    but one of those were by processes that died before they could have counted.
+    """
+    ended = {told["pid"] for told in job.ended()}
+    dead = {pid for pid, *_ in job.records()} - ended
+    by_number: dict[tuple[int, int], list[int]] = {}
+    for pid, step, number, rehearsal in job.records():
+        if not rehearsal:
+            by_number.setdefault((step, number), []).append(pid)
+    for step in range(steps):
+        for number in range(micro_batches):
+            pids = by_number.get((step, number), [])
+            assert pids, f"micro-batch {number} of step {step} was never computed"
+            survivors = [p for p in pids if p not in dead]
+            assert len(survivors) <= 1, f"micro-batch {number} of step {step} was counted by {survivors}"
+
+
+def check_connections(job: Job) -> None:
+    """The user's own connections have survived on every worker that came to the end."""
+    for told in job.ended():
+        assert told["breaks"] == 0, told
+        assert told["round_trips"] > 0, told
+
