@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from e2e.harness import SCRIPT, Cluster, _environment, cluster
 
 Undisturbed = Callable[..., dict[str, Any]]

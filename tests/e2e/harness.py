@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import sys
 import time
 import uuid
@@ -72,7 +73,9 @@ class Cluster:
                 raise AssertionError(f"did not happen in {seconds} s: {what}\n{story}\n{self.logs()}")
             time.sleep(0.02)
 
-    def wait_event(self, kind: str, where: Callable[[Any], bool] = lambda _: True, seconds: float = PATIENCE_SECONDS) -> Any:
+    def wait_event(
+        self, kind: str, where: Callable[[Any], bool] = lambda _: True, seconds: float = PATIENCE_SECONDS
+    ) -> Any:
         """Until an event of a kind has happened; returns the first."""
 
         def found(events: list[Happened]) -> Any:
@@ -82,10 +85,8 @@ class Cluster:
 
     def logs(self) -> str:
         """The ends of all logs, for a failing test's message."""
-        parts = []
-        for path in sorted([*self.folder.glob("*.log"), *self.folder.glob("node-*/logs/*/*.log")]):
-            parts.append(f"== {path.relative_to(self.folder)}\n{path.read_text(errors='replace')[-1500:]}")
-        return "\n".join(parts)
+        paths = sorted([*self.folder.glob("*.log"), *self.folder.glob("node-*/logs/*/*.log")])
+        return "\n".join(f"== {p.relative_to(self.folder)}\n{p.read_text(errors='replace')[-1500:]}" for p in paths)
 
     def look(self) -> messages.ClusterView:
         return self.client.look()
@@ -134,8 +135,6 @@ class Cluster:
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -178,7 +177,9 @@ class Job:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, templates: Path, nodes: int = 3, slots: int = 1, settings: tuple[str, ...] = ()) -> Iterator[Cluster]:
+def cluster(
+    folder: Path, templates: Path, nodes: int = 3, slots: int = 1, settings: tuple[str, ...] = ()
+) -> Iterator[Cluster]:
     """A cluster of its own, ended with the block."""
     with running(folder, nodes, slots, "127.0.0.1:0", settings, drills=True, templates=templates) as local:
         found = Cluster(local, folder, Client(local.address, None))
@@ -239,4 +240,3 @@ def check_connections(job: Job) -> None:
     for told in job.ended():
         assert told["breaks"] == 0, told
         assert told["round_trips"] > 0, told
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from e2e.conftest import Undisturbed
 from e2e.harness import Cluster, finish
 

@@ -78,6 +78,7 @@ class _Worker:
     truth: WorkerTruth
     detector: StallDetector
     line_lost_at: float | None = None
+    stop: StopWorker | None = None
 
 
 @dataclass(slots=True)
@@ -152,7 +153,11 @@ class AgentCore:
                 return [Spawn(said)]
             case StopWorker(worker, reason, gently):
                 found = self.workers.get(worker)
-                return [Kill(worker, reason, gently)] if found and found.truth.exited is None else []
+                if found is None or found.truth.exited is not None:
+                    return []
+                found.stop = said
+                # A process that is only just being made is ended as soon as it is there.
+                return [Kill(worker, reason, gently)] if found.truth.pid else []
             case ForgetWorker(worker):
                 found = self.workers.get(worker)
                 if found is None or found.truth.exited is None:
@@ -214,7 +219,8 @@ class AgentCore:
         match event:
             case Spawned(name, pid):
                 worker.truth = replace(worker.truth, pid=pid)
-                return [Report(WorkerStarted(name, pid))]
+                stop: list[AgentAction] = [Kill(name, worker.stop.reason)] if worker.stop is not None else []
+                return [Report(WorkerStarted(name, pid)), *stop]
             case NotSpawned(name, error, mistake):
                 raised = Raised("NotStarted", error)
                 worker.truth = replace(worker.truth, mistake=mistake, exited=Exited(name, 127, raised, witness="spawn"))

@@ -51,7 +51,11 @@ class Found:
 
 def import_time(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that a template must be started with."""
-    return {k: v for k, v in sorted(environment.items()) if k.startswith(_IMPORT_TIME) and k not in _PER_WORKER}
+    return {
+        k: v
+        for k, v in sorted(environment.items())
+        if k.startswith(_IMPORT_TIME) and k not in _PER_WORKER and not k.startswith("TORCHELASTIC_")
+    }
 
 
 @dataclass(eq=False)

@@ -61,9 +61,13 @@ class Orders:
                 yield from self._granted(state, event)
             case e.JobGivenUp(name, _, reason):
                 for worker in state.jobs[name].alive():
-                    yield from self._directive(state, worker.name, GiveUp(reason))
-            case e.CheckpointCommitted(_, step, lineage, _, writer):
-                yield from self._directive(state, writer, CheckpointComplete(step, lineage))
+                    yield from self._directive(state, worker.name, self._give_up(state.jobs[name], worker, reason))
+            case e.CheckpointCommitted(name, step, lineage, _, writer):
+                # All members are told: whoever writes next knows which steps are due.
+                for worker in state.jobs[name].living_members():
+                    yield from self._directive(state, worker.name, CheckpointComplete(step, lineage))
+                if writer not in {w.name for w in state.jobs[name].living_members()}:
+                    yield from self._directive(state, writer, CheckpointComplete(step, lineage))
             case e.InquiryOpened(name, number):
                 yield e.TakeReadings(name, number, _members_by_node(state.jobs[name]))
             case e.InquiryClosed(_, _, _, culprit) if culprit:
@@ -82,10 +86,10 @@ class Orders:
     def grant(self, job: Job) -> Granted:
         """The newest membership, as it is told."""
         poison = tuple(Poison(step, number) for step, number in job.poison)
-        return Granted(job.epoch, job.members, poison, self._epoch_secret(job.name, job.epoch))
+        return Granted(job.epoch, job.members, poison, self._derived(f"{job.name} {job.epoch}"))
 
-    def _epoch_secret(self, job: str, epoch: Epoch) -> str:
-        return hmac.new(self._secret, f"{job} {epoch}".encode(), hashlib.sha256).hexdigest()
+    def _derived(self, text: str) -> str:
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
     def _granted(self, state: ClusterState, event: e.EpochGranted) -> Iterator[e.Action]:
         job = state.jobs[event.job]
@@ -138,6 +142,8 @@ class Orders:
                 skip_poison=spec.skip_poison,
                 drills=drills,
                 exact=not spec.inexact,
+                job_id=self._derived(f"{job.name} submitted at {job.submitted_at}")[:16],
+                checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
             ),
         )
 
@@ -171,7 +177,12 @@ class Orders:
         if worker.retiring:
             yield from self._directive(state, worker.name, Retire("asked before"))
         if job.give_up is not None:
-            yield from self._directive(state, worker.name, GiveUp(job.give_up[1]))
+            yield from self._directive(state, worker.name, self._give_up(job, worker, job.give_up[1]))
+
+    def _give_up(self, job: Job, worker: Worker, reason: str) -> GiveUp:
+        """The first living member saves what all have."""
+        first = next(iter(job.living_members()), None)
+        return GiveUp(reason, save=first is worker)
 
 
 def _members_by_node(job: Job) -> dict[str, tuple[str, ...]]:

@@ -89,7 +89,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
             job.life += 1
             job.members, job.transition, job.symptom_at = (), None, None
             job.fingerprint, job.fingerprint_of = None, ""
-            job.casualties, job.inquiry, job.sentence, job.halted = [], None, None, False
+            job.inquiry, job.sentence, job.halted = None, None, False
             job.phase = JobPhase.STARTING
         case e.JobHalted():
             job.halted = True
@@ -163,7 +163,7 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     if lost > 0:
         job.committed = max(r.restored_step for r in told if r.source == "storage")
     job.committed = max(job.committed, *(r.step - 1 for r in told)) if told else job.committed
-    job.casualties = []
+    job.marks = {}
     if told:
         # What the worst member lost against the step it expected; a planned join costs, too.
         job.lost_seconds += max(r.added_seconds for r in told)

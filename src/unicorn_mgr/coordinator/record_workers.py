@@ -265,8 +265,7 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
         cause = triage.of_exit(exited).cause
         mark = triage.signature(exited.raised)
         job.deaths = [*job.deaths[-DEATHS_KEPT:], Death(now, worker.name, worker.node, cause, mark)]
-        if worker.was_member or not job.running:
-            job.casualties.append(mark)
+        job.marks[worker.seat] = mark
 
 
 def _victim(job: Job, worker: Worker, step: int, micro_batch: int) -> None:

@@ -192,8 +192,8 @@ class Job:
     """Newest last; old ones are forgotten when the budget's window has passed."""
     victims: list[tuple[str, int, int]] = field(default_factory=list)
     """(worker, step, micro-batch) that was open when a worker died."""
-    casualties: list[str] = field(default_factory=list)
-    """Signatures of members lost since a step was last completed."""
+    marks: dict[int, str] = field(default_factory=dict)
+    """Per seat, type and place of the exception that ended its last process; since a step was last completed."""
     symptom_at: float | None = None
     symptom: str = ""
     regrouped_for: str = ""

@@ -69,6 +69,8 @@ class Attached:
     drills: tuple[Drill, ...] = ()
     refused: str = ""
     exact: bool = True
+    job_id: str = ""
+    checkpoint_step: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Retire:
 @dataclass(frozen=True, slots=True)
 class GiveUp:
     reason: str = ""
+    save: bool = False
 
 
 Directive = Granted | Formed | CheckpointComplete | Retire | GiveUp | Drill | Attached

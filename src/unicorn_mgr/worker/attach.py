@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -24,7 +25,10 @@ from unicorn_mgr.worker.link import Link
 from unicorn_mgr.worker.membership import Alone, Clustered, Membership
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.state import Stateful
-from unicorn_mgr.worker.training import Training, as_list
+from unicorn_mgr.worker.training import Checkpoints, Training, as_list
+
+if TYPE_CHECKING:
+    from unicorn_mgr.worker.checkpoint import Checkpointer
 
 SOCKET = "UNICORN_AGENT"
 WORKER = "UNICORN_WORKER"
@@ -95,6 +99,9 @@ class Job:
         overlap: bool = True,
         verify_every: int = 100,
         bucket_bytes: int = BUCKET_BYTES,
+        checkpoint: str = "",
+        checkpoint_every: int = 0,
+        checkpoint_keep: int = 3,
     ) -> Training:
         """Set up the training loop of this job; once per process.
 
@@ -103,6 +110,10 @@ class Job:
         with the parameters.  `metrics` names what `step.backward` is given beside the loss.
         `seed` seeds the generators of each micro-batch.  Every `verify_every` steps (0: never)
         the replicas compare checksums.  `exact=False` allows sources without numbers.
+
+        `checkpoint` is a directory or fsspec URL; the state is stored there every
+        `checkpoint_every` steps (0: only at the end), the newest `checkpoint_keep` are kept.
+        What the job was submitted with goes before.
         """
         if self._training is not None:
             raise ValueError("train: this job has a training loop already")
@@ -110,14 +121,43 @@ class Job:
             ("micro_batches", micro_batches, 1),
             ("verify_every", verify_every, 0),
             ("bucket_bytes", bucket_bytes, 1),
+            ("checkpoint_every", checkpoint_every, 0),
+            ("checkpoint_keep", checkpoint_keep, 1),
         ):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"train: {name}: {value}: want a whole number, at least {least}")
         replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
-        engine = Engine(self._membership, replica, settings, self._ring, self._drills, lambda _: None)
-        self._training = Training(engine, _Entry(self, engine, metrics), _NoCheckpoints())
+        checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep)
+        engine = Engine(
+            self._membership,
+            replica,
+            settings,
+            self._ring,
+            self._drills,
+            checkpointer.find if checkpointer is not None else lambda _: (None, 0),
+        )
+        stores: Checkpoints = _NoCheckpoints()
+        if checkpointer is not None:
+            engine.on_commit = checkpointer.committed
+            stores = _ToStorage(checkpointer)
+        self._training = Training(engine, _Entry(self, engine, metrics, checkpointer), stores)
         return self._training
+
+    def _checkpointer(self, url: str, every: int, keep: int) -> Checkpointer | None:
+        welcome = self._welcome
+        if welcome.checkpoint_url:
+            url, every, keep = welcome.checkpoint_url, welcome.checkpoint_every_steps, welcome.checkpoint_keep
+        if not url:
+            return None
+        # Imported here: a job without checkpoints does not load torch.distributed.checkpoint.
+        from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings  # noqa: PLC0415
+
+        settings = CheckpointSettings(url, every, keep, welcome.job_id or secrets.token_hex(8), welcome.checkpoint_step)
+        found = Checkpointer(settings, self._membership.tell, self._drills, alone=self._link is None)
+        if self._link is not None:
+            self._link.on_complete = found.completed
+        return found
 
     def __enter__(self) -> Self:
         return self
@@ -138,18 +178,58 @@ def raised_fact(raised: BaseException, trace: TracebackType | None, ring: RingWr
 
 
 class _NoCheckpoints:
+    """Nothing is stored."""
+
     def at_head(self, engine: Engine) -> None:
-        """Nothing is stored."""
+        """Nothing to do."""
 
     def at_end(self, engine: Engine) -> None:
-        """Nothing is stored."""
+        """Nothing to do."""
+
+    def rescue(self, engine: Engine) -> None:
+        """Nothing to do."""
+
+
+class _ToStorage:
+    """The first member stores."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
+
+    def at_head(self, engine: Engine) -> None:
+        """Every so many steps."""
+        formation = engine.membership.formation
+        if formation is not None and formation.rank == 0 and self._checkpointer.is_due(engine.applied):
+            self._take(engine)
+
+    def at_end(self, engine: Engine) -> None:
+        """The last step, and nobody leaves before it is stored."""
+        formation = engine.membership.formation
+        if formation is not None and formation.rank == 0:
+            self.rescue(engine)
+            if not self._checkpointer.wait_until_idle():
+                sys.stderr.write("unicorn: the last checkpoint could not be stored\n")
+
+    def rescue(self, engine: Engine) -> None:
+        """Store what is applied, unless it is stored already."""
+        if self._checkpointer.wait_until_idle() and engine.applied > self._checkpointer.newest_taken:
+            self._take(engine)
+            self._checkpointer.committed(engine.applied)
+            self._checkpointer.wait_until_idle()
+
+    def _take(self, engine: Engine) -> None:
+        formation = engine.membership.formation
+        epoch = formation.epoch if formation is not None else engine.newest_epoch
+        engine.ring.write(Phase.SNAPSHOT)
+        self._checkpointer.take(engine.packed(), engine.applied, epoch, engine.generation)
 
 
 class _Entry:
     """How this process becomes a member: rehearse if others train already, say so, wait."""
 
-    def __init__(self, job: Job, engine: Engine, metrics: Sequence[str]) -> None:
+    def __init__(self, job: Job, engine: Engine, metrics: Sequence[str], checkpointer: Checkpointer | None) -> None:
         self._job = job
+        self._checkpointer = checkpointer
         self._engine = engine
         self._metrics = metrics
         self._fingerprint: dict[str, str] = {}
@@ -162,6 +242,8 @@ class _Entry:
         self._fingerprint = fingerprint(
             self._engine.replica.state.model, settings.micro_batches, settings.seed, count, self._metrics
         )
+        if self._checkpointer is not None:
+            self._checkpointer.set_fingerprint(self._fingerprint)
 
     def enter(self) -> None:
         """Say that this worker is ready, and wait to be admitted."""

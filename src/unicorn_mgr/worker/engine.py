@@ -53,8 +53,8 @@ class FreshStartNeeded(Exception):
     """This process has no state, its initial one is spoilt, and nobody else has any."""
 
 
-Founder = Callable[[Replica], "Progress | None"]
-"""Finds a stored state when no member has any; None: there is none, begin at the beginning."""
+Founder = Callable[[Replica], "tuple[Progress | None, int]"]
+"""Loads a stored state when no member has any (None: there is none), and says this job's generation."""
 
 
 class Engine:
@@ -86,6 +86,7 @@ class Engine:
         self.broken = ""
         """Why this process can't go on, if it can't."""
         self.count: int | None = None
+        self.on_commit: Callable[[int], None] = lambda _: None
         self.watch = Stopwatch()
         self._found = found
         self._held: list[int] = []
@@ -96,6 +97,7 @@ class Engine:
         self._random_at_head = randomness.capture()
         self._random = randomness.MicroBatchRandom(settings.seed)
         self._symptom_told = Epoch()
+        self.newest_epoch = Epoch()
         self._recomputed: list[int] = []
         self._unreported: Formation | None = None
         self._source, self._restored_step, self._state_bytes, self._voided = "own", INITIAL, 0, ""
@@ -307,6 +309,7 @@ class Engine:
         """A collective of a later step has completed: `step` can't be lost by a fault any more."""
         self.committed = max(self.committed, step)
         self.ring.committed = self.committed
+        self.on_commit(self.committed)
 
     # -- a newer membership --------------------------------------------------------------
 
@@ -327,6 +330,7 @@ class Engine:
         self.drills.reach("deal", self.step)
         self._owed = Exchange(self.membership, formation, self._deal(formation))
         self._unreported = formation
+        self.newest_epoch = formation.epoch
         self._voided = self._owed.deal.voided[0] if self._owed.deal.voided else ""
 
     def _holdings(self) -> Holdings:
@@ -409,7 +413,7 @@ class Engine:
             self.replica.give_up_held()
         owed.offer_buckets(self.replica.buckets)
         founding = self.applied == INITIAL and self._source == "initial"
-        if owed.offer_state(self._packed, skippable=founding) and not founding:
+        if owed.offer_state(self.packed, skippable=founding) and not founding:
             self.drills.reach("send_state", self.step)
         owed.ask_buckets(self.replica.buckets)
         owed.wait()
@@ -436,7 +440,7 @@ class Engine:
     def _establish(self) -> None:
         """Nobody has any state: this first member's, or a stored one, becomes the job's."""
         self.ring.write(Phase.RESTORE)
-        progress = self._found(self.replica)
+        progress, self.generation = self._found(self.replica)
         if progress is not None:
             self._source, self._restored_step = "storage", progress.applied
         elif self.dirty:
@@ -457,7 +461,8 @@ class Engine:
         self._random_at_head = randomness.capture()
         self.watch.restored()
 
-    def _packed(self) -> Packed:
+    def packed(self) -> Packed:
+        """The state at the head of the open step, its tensors referred to and not copied."""
         return self._packed_as(self.applied)
 
     def _packed_as(self, applied: int) -> Packed:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from unicorn_mgr.messages import Fact, Granted, Published, Unreachable
+from unicorn_mgr.messages import Fact, GiveUp, Granted, Leaving, Published, Unreachable
 from unicorn_mgr.model import Epoch, Holdings
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import RingWriter
@@ -52,6 +52,14 @@ class Formation:
         return self.members.index(self.me)
 
 
+class GivenUp(Exception):
+    """The coordinator has given the job up; the message says why."""
+
+    def __init__(self, word: GiveUp) -> None:
+        super().__init__(word.reason)
+        self.save = word.save
+
+
 class Membership(Protocol):
     """The seam between the training loop and whoever decides who trains."""
 
@@ -75,6 +83,9 @@ class Membership(Protocol):
 
     def await_news(self) -> None:
         """Block until a newer membership is heard."""
+
+    def leave(self, applied: int) -> bool:
+        """Leave if asked to; True: this worker is a member no more."""
 
     def wake(self) -> None:
         """Something `wait` may wait for has changed."""
@@ -114,6 +125,11 @@ class Alone:
         """There are none."""
         raise AssertionError("a world of one waits for a membership")
 
+    def leave(self, applied: int) -> bool:
+        """Nobody asks."""
+        del applied
+        return False
+
     def wake(self) -> None:
         """Nobody waits."""
 
@@ -142,22 +158,46 @@ class Clustered:
         os.register_at_fork(after_in_child=self._close_in_child)
 
     def newer(self) -> bool:
-        """A membership has been heard of that replaces the present one."""
+        """A membership has been heard of that replaces the present one.  Raises `GivenUp`."""
+        if self._link.give_up is not None:
+            raise GivenUp(self._link.give_up)
+        return self._newer()
+
+    def _newer(self) -> bool:
         granted = self._link.granted
         return granted is not None and granted.epoch > self._epoch
 
     def wait(self, ready: Callable[[], bool]) -> bool:
-        """Block until `ready()`; False if a newer membership was heard first."""
+        """Block until `ready()`; False if a newer membership was heard first.  Raises `GivenUp`."""
         if ready():
             return True
         with self._link.changed:
-            self._link.changed.wait_for(lambda: ready() or self.newer())
-        return ready()
+            self._link.changed.wait_for(lambda: ready() or self._newer() or self._link.give_up is not None)
+        if ready():
+            return True
+        self.newer()
+        return False
 
     def await_news(self) -> None:
-        """Block until a newer membership is heard."""
+        """Block until a newer membership is heard.  Raises `GivenUp`."""
         with self._link.changed:
-            self._link.changed.wait_for(self.newer)
+            self._link.changed.wait_for(lambda: self._newer() or self._link.give_up is not None)
+        self.newer()
+
+    def leave(self, applied: int) -> bool:
+        """If asked to, say that this worker leaves, and serve until the epoch without it.
+
+        True: it is a member no more.  False: it was not asked, or is needed for one more epoch.
+        """
+        if self._link.retire is None:
+            return False
+        self._link.tell(Leaving(applied))
+        with self._link.changed:
+            self._link.changed.wait_for(lambda: self._excluded() or self._newer() or self._link.give_up is not None)
+        return self._excluded()
+
+    def _excluded(self) -> bool:
+        return self._link.excluded is not None and self._link.excluded > self._epoch
 
     def wake(self) -> None:
         """Something `wait` may wait for has changed."""
@@ -259,8 +299,10 @@ class Clustered:
         probed = False
         while True:
             with self._link.changed:
-                ended = self._link.changed.wait_for(lambda: builder.done or self.newer(), PROBE_AFTER_SECONDS)
-            if self.newer():
+                ended = self._link.changed.wait_for(
+                    lambda: builder.done or self._newer() or self._link.give_up is not None, PROBE_AFTER_SECONDS
+                )
+            if self._newer() or self._link.give_up is not None:
                 return False
             if builder.group is not None:
                 return True

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import torch
 
-from unicorn_mgr.messages import LoopEnded
+from unicorn_mgr.messages import FreshStart, LoopEnded
 from unicorn_mgr.phases import Phase
-from unicorn_mgr.worker.engine import Engine
+from unicorn_mgr.worker.engine import Engine, FreshStartNeeded
+from unicorn_mgr.worker.membership import GivenUp
+from unicorn_mgr.worker.mistake import MistakeError
 
 if TYPE_CHECKING:
     from unicorn_mgr.worker.source import Addressable
@@ -38,6 +42,34 @@ class Checkpoints(Protocol):
     def at_end(self, engine: Engine) -> None:
         """The last step has been applied, everywhere."""
 
+    def rescue(self, engine: Engine) -> None:
+        """The job is given up: save what is applied."""
+
+
+EXIT_LEFT = 0
+EXIT_MISTAKE = 2
+EXIT_GIVEN_UP = 1
+EXIT_FRESH_START = 75
+
+
+@contextlib.contextmanager
+def departing(engine: Engine, checkpoints: Checkpoints) -> Iterator[None]:
+    """Ways out of the library that end the process, each with what has to be said first."""
+    try:
+        yield
+    except GivenUp as why:
+        if why.save:
+            checkpoints.rescue(engine)
+        sys.stderr.write(f"unicorn: the job is given up: {why}\n")
+        raise SystemExit(EXIT_GIVEN_UP) from None
+    except FreshStartNeeded:
+        engine.membership.tell(FreshStart("it has no state, its initial one is spoilt, and nobody else has any"))
+        raise SystemExit(EXIT_FRESH_START) from None
+    except MistakeError as wrong:
+        engine.membership.tell(wrong.mistake)
+        sys.stderr.write(f"unicorn: {wrong}\n")
+        raise SystemExit(EXIT_MISTAKE) from None
+
 
 class LoopError(RuntimeError):
     """The loop is used in a way that could not be exact.  The message says what to change."""
@@ -46,7 +78,7 @@ class LoopError(RuntimeError):
 class Step:
     """One optimizer step, as long as its micro-batches run and until it is applied."""
 
-    def __init__(self, engine: Engine, rehearsal: bool) -> None:
+    def __init__(self, engine: Engine, checkpoints: Checkpoints, rehearsal: bool) -> None:
         self.number: int = engine.step
         """The step's number, from 0; the same on every worker."""
         self.rehearsal = rehearsal
@@ -54,6 +86,7 @@ class Step:
         self.metrics: dict[str, float] = {}
         """Means over the whole batch, each micro-batch once; filled when the micro-batches end."""
         self._engine = engine
+        self._checkpoints = checkpoints
         self._current: int | None = None
         self._done = True
         self._over = False
@@ -72,7 +105,8 @@ class Step:
                 "nor to step.skip()"
             )
         engine.leave_micro_batch()
-        self._current = engine.take_rehearsed() if self.rehearsal else engine.take()
+        with departing(engine, self._checkpoints):
+            self._current = engine.take_rehearsed() if self.rehearsal else engine.take()
         self._over = self._current is None
         if self._over:
             assert engine.totals is not None
@@ -199,19 +233,23 @@ class Training:
             self._entry.prepare(count)
             if self._entry.rehearsal_step is not None:
                 engine.rehearse(self._entry.rehearsal_step)
-                self._step = Step(engine, rehearsal=True)
+                self._step = Step(engine, self._checkpoints, rehearsal=True)
                 return self._step
         if not self._entered:
             self._entered = True
-            self._entry.enter()
-        self._checkpoints.at_head(engine)
-        if not engine.head():
-            self._checkpoints.at_end(engine)
+            with departing(engine, self._checkpoints):
+                self._entry.enter()
+        with departing(engine, self._checkpoints):
+            if not engine.dirty and engine.applied >= 0 and engine.membership.leave(engine.applied):
+                raise SystemExit(EXIT_LEFT)
+            if engine.head():
+                self._checkpoints.at_head(engine)
+                self._step = Step(engine, self._checkpoints, rehearsal=False)
+                return self._step
             self._ended = True
             engine.membership.tell(LoopEnded(engine.applied))
-            return None
-        self._step = Step(engine, rehearsal=False)
-        return self._step
+            self._checkpoints.at_end(engine)
+        return None
 
     def end(self, step: Step) -> None:
         """The body of the loop has come to its end: the step is applied."""

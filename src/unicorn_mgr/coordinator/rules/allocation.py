@@ -78,9 +78,7 @@ def _demand(c: Context, job: Job) -> Demand:
 
 def ordered(c: Context, job: Job) -> Iterator[Decision]:
     """Every seat has a process, or one is on its way."""
-    if c.state.paused or not _wants_slots(job) or _being_stopped(job):
-        return
-    if job.gang and any(not w.alive and not w.ended_well for w in job.workers.values() if w.exited is None):
+    if c.state.paused or not _wants_slots(job) or not _gang_may_start(c, job):
         return
     empty = _empty_seats(c, job)
     if not empty:
@@ -111,9 +109,15 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
         )
 
 
-def _being_stopped(job: Job) -> bool:
-    """A gang is started as one, so all of the one before must be gone."""
-    return job.gang and any(w.condemned and w.exited is None for w in job.workers.values())
+def _gang_may_start(c: Context, job: Job) -> bool:
+    """A gang is started as one: the one before must be gone to the last process."""
+    if not job.gang:
+        return True
+    failed = [w for w in job.workers.values() if not w.alive and not w.ended_well]
+    if not failed:
+        return True
+    gone = all(w.exited is not None for w in job.workers.values())
+    return gone and c.now >= max(w.gone_at for w in failed) + c.settings.settle_seconds
 
 
 def _empty_seats(c: Context, job: Job) -> list[int]:
@@ -128,7 +132,9 @@ def _empty_seats(c: Context, job: Job) -> list[int]:
 
 
 def order_deadlines(c: Context, job: Job) -> Iterator[float]:
-    """When a delayed restart is due."""
+    """When a delayed restart is due, and when a gang's first failure has settled."""
+    if job.gang and not job.over:
+        yield from (w.gone_at + c.settings.settle_seconds for w in job.workers.values() if not w.alive)
     if _wants_slots(job):
         for seat in _empty_seats(c, job):
             yield restart_due_at(c, job, job.seats[seat][0])
@@ -139,6 +145,8 @@ def gang(c: Context, job: Job) -> Iterator[Decision]:
     if not job.gang or c.state.paused or c.state.observes(job) or not _wants_slots(job):
         return
     dead = [w for w in job.workers.values() if not w.alive and not w.ended_well and not w.condemned]
+    if dead and c.now < min(w.gone_at for w in dead) + c.settings.settle_seconds:
+        return  # the others may be about to say the same
     moved = [w for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot)]
     for worker in job.alive() if dead or moved else []:
         why = f"{dead[0].name} has failed" if dead else "its slots have changed"

@@ -107,21 +107,24 @@ def poison(c: Context, job: Job) -> Iterator[Decision]:
 
 def same_everywhere(c: Context, job: Job) -> Iterator[Decision]:
     """The same exception on every replica is the program's: another start would end alike."""
-    if job.over or job.give_up is not None or c.state.observes(job) or job.alive():
+    if job.over or job.give_up is not None or c.state.observes(job) or job.running or not job.seats:
         return
-    marks = job.casualties
-    expected = len(job.members) or len(job.seats)
-    if marks and marks[0] and len(set(marks)) == 1 and len(marks) >= expected:
-        newest = [d.worker for d in job.deaths[-expected:]]
-        code = max((w.exited.code for w in job.workers.values() if w.exited is not None), default=1)
-        yield JobGivenUp(job.name, max(code, 1), f"every worker raised the same\n{_last_words(job, newest)}".strip())
+    marks = {job.marks.get(seat, "") for seat in job.seats}
+    if len(marks) == 1 and marks != {""}:
+        newest = [d.worker for d in job.deaths[-len(job.seats) :]]
+        code = next((w.exited.code for w in job.workers.values() if w.name in newest and w.exited is not None), 1)
+        text = f"every worker raised the same\n{_last_words(job, newest)}".strip()
+        yield JobGivenUp(job.name, code if code > 0 else 1, text)
 
 
 def _last_words(job: Job, workers: list[str]) -> str:
+    """What the newest of these workers left behind."""
     for name in reversed(workers):
         worker = job.workers.get(name)
         if worker is not None and worker.exited is not None:
             return triage.evidence_of(worker.exited)
+        if worker is not None and worker.raised is not None:
+            return worker.raised.traceback
     return ""
 
 

@@ -40,8 +40,14 @@ def life_ended(c: Context, job: Job) -> Iterator[Decision]:
     """No member is left that has the job's state."""
     if not job.members or job.running or job.loop_ended_step is not None or _held_back(c, job):
         return
-    if job.give_up is None and not job.cancelled and not job.over:
+    unknown = [m for m in job.members if m in job.workers and not _end_known(c, job.workers[m])]
+    if job.give_up is None and not job.cancelled and not job.over and not unknown:
         yield LifeEnded(job.name, f"no member of epoch {job.epoch} is left")
+
+
+def _end_known(c: Context, worker: Worker) -> bool:
+    """Why it is gone is known: the process has ended, or its node is given up."""
+    return worker.exited is not None or not c.state.nodes[worker.node].usable
 
 
 def granted(c: Context, job: Job) -> Iterator[Decision]:

@@ -1,0 +1,318 @@
+"""Checkpoints to storage, written beside training.
+
+At the head of the loop the writer, the first member, copies its state to host memory: that
+is all the loop waits for.  A thread writes the copy.  When the step is committed, that is,
+when a collective of a later step has completed, the coordinator is told that it is written;
+when the coordinator has noted it as complete, the manifest is published.  No collective is
+done: if the writer dies the next first member takes the next step at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from torch.distributed.checkpoint import (  # type: ignore[attr-defined]
+    CheckpointException,
+    FileSystemReader,
+    FileSystemWriter,
+)
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from unicorn_mgr.messages import (
+    CheckpointComplete,
+    CheckpointFailed,
+    CheckpointPublished,
+    CheckpointWritten,
+    Fact,
+    Mistake,
+)
+from unicorn_mgr.model import Epoch, Lineage
+from unicorn_mgr.worker.drills import Drills
+from unicorn_mgr.worker.mistake import MistakeError
+from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.state import Packed, Progress
+from unicorn_mgr.worker.storage import Manifest, Storage, StorageError
+
+RETRY_SECONDS = 0.5
+RETRY_SECONDS_MAX = 60.0
+FINAL_SECONDS_MAX = 600.0
+"""The end of a job waits for its last checkpoint for this long."""
+
+# It says so at every save and load, and that is what is wanted here.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+
+_DESCRIPTION = "unicorn.description"
+"""The tensor that holds, as JSON, everything that is not a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """Where, how often, how many."""
+
+    url: str
+    every_steps: int
+    """0: only the last step."""
+    keep: int
+    job_id: str
+    newest: int = -1
+    """The newest complete one, as far as was known when this process began."""
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A state in host memory, on its way to storage."""
+
+    step: int
+    epoch: Epoch
+    generation: int
+    packed: Packed
+    blocked_seconds: float
+    overtaken: bool = False
+    """A newer lineage has completed a checkpoint: this one will never be published."""
+    committed: threading.Event = field(default_factory=threading.Event)
+    complete: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Checkpointer:
+    """One worker's part: it writes while it is the first member."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        tell: Callable[[Fact], None],
+        drills: Drills,
+        alone: bool,
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._drills = drills
+        self._alone = alone
+        self._storage = Storage(settings.url)
+        self._newest_complete = settings.newest
+        self._newest_taken = settings.newest
+        self._shelf: dict[str, torch.Tensor] = {}
+        self._fingerprint: dict[str, str] = {}
+        self._under_way: _Copy | None = None
+        self._wanted = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def set_fingerprint(self, fingerprint: dict[str, str]) -> None:
+        """What this job's model is; stored with every checkpoint."""
+        self._fingerprint = fingerprint
+
+    # -- the main thread -----------------------------------------------------------------
+
+    def is_due(self, applied: int) -> bool:
+        """So many steps have been applied since the newest complete checkpoint that the next is due."""
+        every = self._settings.every_steps
+        newest = max(self._newest_complete, self._newest_taken)
+        return every > 0 and applied - newest >= every and self._under_way is None
+
+    def take(self, packed: Packed, applied: int, epoch: Epoch, generation: int) -> None:
+        """Copy the state and hand it to the writing thread, which must be idle."""
+        assert self._under_way is None, "a checkpoint is under way"
+        began = time.monotonic()
+        copied = self._copy(packed)
+        copy = _Copy(applied, epoch, generation, copied, time.monotonic() - began)
+        self._drills.reach("snapshot", applied)
+        self._newest_taken = applied
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="unicorn-checkpoint", daemon=True)
+            self._thread.start()
+        with self._wanted:
+            self._under_way = copy
+            self._wanted.notify_all()
+
+    def committed(self, step: int) -> None:
+        """A collective of a step after `step` has completed."""
+        copy = self._under_way
+        if copy is not None and copy.step <= step:
+            copy.committed.set()
+
+    def completed(self, word: CheckpointComplete) -> None:
+        """The coordinator has noted a checkpoint as complete; heard by every member."""
+        self._newest_complete = max(self._newest_complete, word.step)
+        copy = self._under_way
+        if copy is None:
+            return
+        lineage = Lineage(copy.generation, copy.epoch)
+        if word.lineage.order > lineage.order:
+            copy.overtaken = True
+        if copy.overtaken or (copy.step == word.step and lineage == word.lineage):
+            copy.complete.set()
+            copy.committed.set()
+
+    def wait_until_idle(self) -> bool:
+        """Until nothing is under way; False if that takes too long."""
+        copy = self._under_way
+        return copy is None or copy.done.wait(FINAL_SECONDS_MAX)
+
+    @property
+    def newest_taken(self) -> int:
+        """The last step whose state was copied here, or that came from storage."""
+        return self._newest_taken
+
+    def _copy(self, packed: Packed) -> Packed:
+        """Into host memory that is used again and again: fresh pages would cost a third of the time."""
+        tensors = []
+        for name, t in zip(packed.names, packed.tensors, strict=True):
+            place = self._shelf.get(name)
+            if place is None or place.shape != t.shape or place.dtype != t.dtype:
+                place = self._shelf[name] = torch.empty(t.shape, dtype=t.dtype)
+            place.copy_(t)
+            tensors.append(place)
+        return Packed(packed.skeleton, packed.names, tuple(tensors))
+
+    # -- the writing thread --------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._wanted:
+                self._wanted.wait_for(lambda: self._under_way is not None)
+            copy = self._under_way
+            assert copy is not None
+            try:
+                self._bring(copy)
+            except Superseded as why:
+                self._tell(CheckpointFailed(copy.step, str(why), superseded=True))
+            with self._wanted:
+                self._under_way = None
+            copy.done.set()
+
+    def _bring(self, copy: _Copy) -> None:
+        lineage = Lineage(copy.generation, copy.epoch)
+        manifest = Manifest(copy.step, lineage, self._settings.job_id, self._fingerprint, {})
+        began = time.monotonic()
+
+        def failed(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome is not None else None
+            sys.stderr.write(f"unicorn: checkpoint of step {copy.step} in {self._storage.url}: {error}; trying again\n")
+            self._tell(CheckpointFailed(copy.step, str(error)[:500]))
+
+        for attempt in _for_ever(failed):
+            with attempt:
+                files = self._write(copy, manifest.name)
+        manifest = Manifest(copy.step, lineage, self._settings.job_id, self._fingerprint, files)
+        size = sum(int(f["bytes"]) for f in files.values())
+        self._drills.reach("checkpoint", copy.step)
+        copy.committed.wait()
+        seconds = time.monotonic() - began
+        self._tell(CheckpointWritten(copy.step, lineage, self._storage.url, size, copy.blocked_seconds, seconds))
+        if not self._alone:
+            copy.complete.wait()
+        if copy.overtaken:
+            self._storage.discard(manifest.name)
+            raise Superseded(f"lineage {lineage} is not the newest any more")
+        self._drills.reach("publish_checkpoint", copy.step)
+        for attempt in _for_ever(failed):
+            with attempt:
+                self._publish(manifest)
+        self._newest_complete = max(self._newest_complete, copy.step)
+        self._tell(CheckpointPublished(copy.step, self._storage.url))
+
+    def _write(self, copy: _Copy, name: str) -> dict[str, dict[str, Any]]:
+        described = json.dumps({"skeleton": copy.packed.skeleton, "names": copy.packed.names})
+        tensors = dict(zip(copy.packed.names, copy.packed.tensors, strict=True))
+        assert len(tensors) == len(copy.packed.names), "two parts of the state have one name"
+        tensors[_DESCRIPTION] = torch.frombuffer(bytearray(described.encode()), dtype=torch.uint8)
+        try:
+            with self._storage.staging(name) as folder:
+                writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
+                save(tensors, storage_writer=writer, no_dist=True)
+                return self._storage.upload(name, folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._storage.discard(name)
+            raise
+
+    def _publish(self, manifest: Manifest) -> None:
+        for _, other in self._storage.manifests():
+            if isinstance(other, Manifest) and other.lineage.order > manifest.lineage.order:
+                with contextlib.suppress(OSError):
+                    self._storage.discard(manifest.name)
+                raise Superseded(f"lineage {manifest.lineage} is older than {other.lineage} in {self._storage.url}")
+        self._storage.publish(manifest)
+        self._storage.prune(self._settings.keep, manifest.lineage)
+
+    # -- restoring -----------------------------------------------------------------------
+
+    def find(self, replica: Replica) -> tuple[Progress | None, int]:
+        """Load the newest usable checkpoint into the replica; returns it and this job's generation.
+
+        A torn or damaged one is skipped with a warning for the next older.  Raises
+        `MistakeError` for one of another model.
+        """
+        generation = 0
+        for name, manifest in self._storage.manifests():
+            if isinstance(manifest, Manifest):
+                same_job = manifest.job_id == self._settings.job_id
+                generation = max(generation, manifest.lineage.generation + (0 if same_job else 1))
+                self._check_model(manifest)
+                try:
+                    packed = self._load(manifest)
+                except (StorageError, OSError, CheckpointException) as wrong:
+                    _skip(self._storage.url, name, wrong)
+                    continue
+                found = replica.state.adopt(packed)
+                self._newest_complete = self._newest_taken = found.applied
+                return Progress(found.applied, found.ends_after, generation), generation
+            _skip(self._storage.url, name, manifest)
+        return None, generation
+
+    def _check_model(self, manifest: Manifest) -> None:
+        for part in ("parameters", "buffers"):
+            theirs, mine = manifest.fingerprint.get(part), self._fingerprint.get(part)
+            if theirs != mine:
+                fix = f"{manifest.name} is of another model ({part} {theirs}, here {mine}); choose another --checkpoint"
+                raise MistakeError(Mistake("checkpoint", self._storage.url, fix))
+
+    def _load(self, manifest: Manifest) -> Packed:
+        with self._storage.checked(manifest) as folder:
+            return load_folder(folder)
+
+
+class Superseded(Exception):
+    """Another lineage has taken the place over."""
+
+
+def load_folder(folder: Path) -> Packed:
+    """A state from a checkpoint's files."""
+    reader = FileSystemReader(folder)
+    wanted = {}
+    for name, about in reader.read_metadata().state_dict_metadata.items():
+        if not isinstance(about, TensorStorageMetadata):
+            raise StorageError(f"{name} is not a tensor")
+        wanted[name] = torch.empty(about.size, dtype=about.properties.dtype)
+    if _DESCRIPTION not in wanted:
+        raise StorageError("it was not written by unicorn")
+    load(wanted, storage_reader=reader, no_dist=True)
+    described = json.loads(wanted.pop(_DESCRIPTION).numpy().tobytes())
+    names = tuple(described["names"])
+    return Packed(described["skeleton"], names, tuple(wanted[n] for n in names))
+
+
+def _for_ever(failed: Callable[[RetryCallState], None]) -> Iterator[contextlib.AbstractContextManager[object]]:
+    """Attempts with growing pauses, while storage fails or is full."""
+    yield from Retrying(
+        retry=retry_if_exception_type((OSError, CheckpointException)),
+        wait=wait_exponential_jitter(initial=RETRY_SECONDS, max=RETRY_SECONDS_MAX, jitter=RETRY_SECONDS),
+        before_sleep=failed,
+    )
+
+
+def _skip(url: str, name: str, why: object) -> None:
+    sys.stderr.write(f"unicorn: {url}: checkpoint {name} is skipped: {why}\n")

@@ -1,0 +1,227 @@
+"""Where checkpoints are kept: a directory, or whatever fsspec reaches.
+
+A checkpoint is a folder in torch.distributed.checkpoint's format and, beside it, a manifest
+of the same name.  The manifest is written last and in one piece: without it the folder is
+not a checkpoint.  It has the size and checksum of every file, so a torn or rotten one is
+found before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from unicorn_mgr.model import Epoch, Lineage
+
+FORMAT = 1
+_CHUNK_BYTES = 1 << 20
+
+
+class StorageError(Exception):
+    """A checkpoint that can't be used, or a place that can't be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is known of a published checkpoint."""
+
+    step: int
+    lineage: Lineage
+    job_id: str
+    fingerprint: dict[str, str]
+    files: dict[str, dict[str, Any]]
+    """Name -> bytes and blake2b."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name, and the manifest's without its ending."""
+        epoch = self.lineage.epoch
+        return f"step-{self.step:010d}.{self.lineage.generation}-{epoch.term}-{epoch.number}"
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """Sorts from old to new: a newer lineage is newer whatever its step."""
+        return (*self.lineage.order, self.step)
+
+    def dump(self) -> bytes:
+        """As JSON, with a checksum of itself."""
+        epoch = self.lineage.epoch
+        body = {
+            "format": FORMAT,
+            "step": self.step,
+            "lineage": [self.lineage.generation, epoch.term, epoch.number],
+            "job_id": self.job_id,
+            "fingerprint": self.fingerprint,
+            "files": self.files,
+        }
+        text = json.dumps(body, sort_keys=True)
+        return json.dumps({"checksum": _digest(text.encode()), "manifest": text}).encode()
+
+    @staticmethod
+    def load(data: bytes) -> Manifest:
+        """Inverse of `dump`.  Raises `StorageError`."""
+        try:
+            outer = json.loads(data)
+            text = outer["manifest"]
+            if outer["checksum"] != _digest(text.encode()):
+                raise StorageError("its manifest is damaged")
+            body = json.loads(text)
+            if body["format"] != FORMAT:
+                raise StorageError(f"its format is {body['format']}, this program knows {FORMAT}")
+            generation, term, number = body["lineage"]
+            lineage = Lineage(generation, Epoch(term, number))
+            return Manifest(body["step"], lineage, body["job_id"], body["fingerprint"], body["files"])
+        except (KeyError, TypeError, ValueError) as wrong:
+            raise StorageError(f"its manifest can't be read: {wrong}") from wrong
+
+
+class Storage:
+    """One job's checkpoints at one URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fs, self._root = fsspec.core.url_to_fs(url)
+        self._local = self._fs.protocol == "file" or "file" in self._fs.protocol
+
+    def manifests(self) -> Iterator[tuple[str, Manifest | StorageError]]:
+        """(name, manifest) of everything published, newest lineage and step first; damaged ones as errors."""
+        found: list[tuple[str, Manifest | StorageError]] = []
+        self._fs.invalidate_cache()
+        paths = self._fs.ls(self._root, detail=False) if self._fs.exists(self._root) else []
+        for path in sorted(paths):
+            name = path.rpartition("/")[2]
+            if not (name.startswith("step-") and name.endswith(".json")):
+                continue
+            try:
+                found.append((name, Manifest.load(self._fs.cat_file(path))))
+            except StorageError as wrong:
+                found.append((name, wrong))
+        found.sort(key=lambda item: _order_of(item[0].removesuffix(".json")) or (-1,), reverse=True)
+        yield from found
+
+    @contextlib.contextmanager
+    def staging(self, name: str) -> Iterator[Path]:
+        """A local folder to write a checkpoint into: its place itself, or one that `upload` sends there."""
+        if self._local:
+            place = Path(self._root) / name
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            yield place
+        else:
+            with tempfile.TemporaryDirectory(prefix="unicorn-checkpoint-") as folder:
+                yield Path(folder)
+
+    def upload(self, name: str, folder: Path) -> dict[str, dict[str, Any]]:
+        """Bring a staged folder to its place; returns size and checksum of every file."""
+        files = {}
+        for path in sorted(folder.iterdir()):
+            files[path.name] = {"bytes": path.stat().st_size, "blake2b": _digest_file(path)}
+        if self._local:
+            _sync(folder)
+            _sync(folder.parent)
+        else:
+            self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)
+            for file in files:
+                self._fs.put_file(str(folder / file), f"{self._root}/{name}/{file}")
+        return files
+
+    def publish(self, manifest: Manifest) -> None:
+        """From now on this checkpoint exists."""
+        target = f"{self._root}/{manifest.name}.json"
+        if not self._local:
+            self._fs.pipe_file(target, manifest.dump())
+            return
+        fresh = Path(f"{target}.new")
+        with fresh.open("wb") as file:
+            file.write(manifest.dump())
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(target)
+        _sync(Path(self._root))
+
+    @contextlib.contextmanager
+    def checked(self, manifest: Manifest) -> Iterator[Path]:
+        """A local folder with a checkpoint's files, every one as it was written.  Raises `StorageError`."""
+        with contextlib.ExitStack() as stack:
+            if self._local:
+                folder = Path(self._root) / manifest.name
+            else:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unicorn-restore-")))
+            for file, said in manifest.files.items():
+                path = folder / file
+                if not self._local:
+                    self._fetch(f"{self._root}/{manifest.name}/{file}", path)
+                if not path.exists():
+                    raise StorageError(f"file {file} is missing")
+                if path.stat().st_size != said["bytes"]:
+                    raise StorageError(f"file {file} has {path.stat().st_size} of {said['bytes']} bytes")
+                if _digest_file(path) != said["blake2b"]:
+                    raise StorageError(f"file {file} is damaged")
+            yield folder
+
+    def prune(self, keep: int, lineage: Lineage) -> None:
+        """Delete what is older than the newest `keep`, and what was never published; nothing of a newer lineage."""
+        ours = [m for _, m in self.manifests() if isinstance(m, Manifest) and m.lineage.order <= lineage.order]
+        for old in ours[keep:]:
+            self._fs.rm_file(f"{self._root}/{old.name}.json")
+            self._remove(old.name)
+        published = {m.name for _, m in self.manifests() if isinstance(m, Manifest)}
+        newest = ours[0] if ours else None
+        for path in self._fs.ls(self._root, detail=False):
+            name = path.rpartition("/")[2]
+            order = _order_of(name)
+            if order is not None and name not in published and newest is not None and order < newest.order:
+                self._remove(name)
+
+    def discard(self, name: str) -> None:
+        """Remove a folder that was not published."""
+        self._remove(name)
+
+    def _fetch(self, source: str, target: Path) -> None:
+        try:
+            self._fs.get_file(source, str(target))
+        except FileNotFoundError as failed:
+            raise StorageError(f"file {target.name} is missing") from failed
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm(f"{self._root}/{name}", recursive=True)
+
+
+def _order_of(name: str) -> tuple[int, int, int, int] | None:
+    """The order of a checkpoint's folder, by its name."""
+    stem, dot, lineage = name.partition(".")
+    parts = lineage.split("-")
+    if not (stem.startswith("step-") and dot and len(parts) == 3 and all(p.isdecimal() for p in parts)):
+        return None
+    return (int(parts[0]), int(parts[1]), int(parts[2]), int(stem.removeprefix("step-")))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
