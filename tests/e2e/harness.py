@@ -89,13 +89,39 @@ class Cluster:
         return "\n".join(f"== {p.relative_to(self.folder)}\n{p.read_text(errors='replace')[-1500:]}" for p in paths)
 
     def look(self) -> messages.ClusterView:
+        """The cluster at this moment."""
         return self.client.look()
+
+    def look_when_back(self) -> messages.ClusterView:
+        """The cluster, once a coordinator answers."""
+
+        def found(_: list[Happened]) -> messages.ClusterView | None:
+            with contextlib.suppress(Unreachable):
+                return self.client.look()
+            return None
+
+        view: messages.ClusterView = self.wait_for("a coordinator that answers", found)
+        return view
 
     def job(self, name: str) -> messages.JobView:
         return next(j for j in self.look().jobs if j.job == name)
 
     def incidents(self, job: str) -> list[messages.IncidentView]:
         return [i for i in self.look().incidents if i.job == job]
+
+    def kill_coordinator(self) -> None:
+        """kill -9; it is started again by whoever waits for something next."""
+        process = self.local.coordinator.process
+        assert process is not None
+        process.kill()
+        process.wait()
+
+    def kill_agent(self, node: int) -> None:
+        """kill -9; it is started again by whoever waits for something next."""
+        process = self.local.agents[node].process
+        assert process is not None
+        process.kill()
+        process.wait()
 
     def command(self, command: messages.Command) -> messages.CommandDone:
         return self.client.call("Command", messages.OperatorCommand(uuid.uuid4().hex, command), messages.CommandDone)
@@ -114,6 +140,8 @@ class Cluster:
         """Submit the training script, or another command, and return at once."""
         name = f"job-{next(_names)}"
         out = self.folder / "out" / name
+        gates = out / "gates"
+        gates.mkdir(parents=True)
         self.client.call(
             "Submit",
             messages.SubmitJob(
@@ -121,7 +149,7 @@ class Cluster:
                 JobSpec(
                     name=name,
                     command=tuple(command or [sys.executable, str(SCRIPT), "--out", str(out), *arguments]),
-                    environment=passed_environment({**_environment()}, []),
+                    environment={**passed_environment(_environment(), []), "UNICORN_GATES": str(gates)},
                     directory=str(self.folder),
                     size_min=size_min,
                     size_max=size,
@@ -149,6 +177,19 @@ class Job:
     def wait(self, seconds: float = PATIENCE_SECONDS) -> Any:
         """Until it has ended; returns the JobEnded event."""
         return self.cluster.wait_event("JobEnded", lambda e: e.job == self.name, seconds)
+
+    def at_gate(self, place: str) -> None:
+        """Until a worker stands at a gate."""
+        reached = self.out / "gates" / f"{place}.reached"
+        self.cluster.wait_for(f"a worker at the gate {place}", lambda _: reached.exists())
+
+    def open_gate(self, place: str) -> None:
+        """Let it go on."""
+        (self.out / "gates" / f"{place}.open").touch()
+
+    def wait_step(self, step: int) -> None:
+        """Until a step has begun on some worker, by the test's own records."""
+        self.cluster.wait_for(f"step {step}", lambda _: any(s >= step for _, s, _, r in self.records() if not r))
 
     def log(self) -> str:
         """Output of all its workers."""

@@ -38,6 +38,7 @@ from unicorn_mgr.effects.agent import (
 )
 from unicorn_mgr.messages import (
     Attach,
+    CheckpointWritten,
     Exited,
     Fact,
     ForgetWorker,
@@ -53,8 +54,10 @@ from unicorn_mgr.messages import (
     Resumed,
     StartWorker,
     StopWorker,
+    Symptom,
     Synced,
     ToAgent,
+    Unreachable,
     WorkerAttached,
     WorkerDirective,
     WorkerDying,
@@ -208,8 +211,14 @@ class AgentCore:
                 worker.truth = replace(worker.truth, mistake=said)
             case FreshStart():
                 worker.truth = replace(worker.truth, fresh_start=said)
+            case Symptom():
+                worker.truth = replace(worker.truth, symptom=said)
+            case Unreachable():
+                worker.truth = replace(worker.truth, unreachable=said)
+            case CheckpointWritten():
+                worker.truth = replace(worker.truth, written=said)
             case _:
-                pass  # the worker repeats the rest if it matters
+                pass  # news, and no part of what is true of it
         return [Report(WorkerFact(name, said))]
 
     def _process_changed(self, event: Spawned | NotSpawned | Dying | Gone | LineLost, now: float) -> list[AgentAction]:

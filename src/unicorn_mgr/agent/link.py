@@ -16,7 +16,7 @@ from unicorn_mgr.messages import AgentMessage, CoordinatorMessage, Hello, LogChu
 from unicorn_mgr.tls import channel_credentials
 
 BACKOFF_SECONDS = 0.2
-BACKOFF_SECONDS_MAX = 5.0
+BACKOFF_SECONDS_MAX = 2.0
 WELCOME_SECONDS_MAX = 10.0
 OUTBOX_MAX = 20_000
 LOG_CHUNKS_MAX = 500

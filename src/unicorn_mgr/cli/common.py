@@ -99,7 +99,13 @@ class Client:
         if not coordinator:
             raise Problem(f"coordinator: not given: say --coordinator HOST:PORT or set {COORDINATOR}")
         self.coordinator = host_and_port("coordinator", coordinator)
-        options = (("grpc.max_receive_message_length", 72 << 20), ("grpc.max_send_message_length", 72 << 20))
+        options = (
+            ("grpc.max_receive_message_length", 72 << 20),
+            ("grpc.max_send_message_length", 72 << 20),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 500),
+        )
         try:
             if tls is not None:
                 self._channel = grpc.secure_channel(coordinator, channel_credentials(tls), options)

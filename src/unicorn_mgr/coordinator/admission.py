@@ -21,7 +21,7 @@ from unicorn_mgr.model import JobSpec
 
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")
 SIZE_MAX = 100_000
-FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit", "lose-node")
+FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit", "gate", "lose-node")
 
 
 class Rejected(Exception):

@@ -43,7 +43,14 @@ def record(state: ClusterState, event: e.Event, now: float) -> None:
             | e.NodeEmptied()
         ):
             _node(state, event, now)
-        case e.IncidentOpened() | e.IncidentRefined() | e.IncidentEscalated() | e.IncidentNoted() | e.IncidentClosed():
+        case (
+            e.IncidentOpened()
+            | e.IncidentRefined()
+            | e.IncidentExplained()
+            | e.IncidentEscalated()
+            | e.IncidentNoted()
+            | e.IncidentClosed()
+        ):
             record_incidents.record(state, event, now)
         case (
             e.WorkerStarted()

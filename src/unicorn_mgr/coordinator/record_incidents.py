@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from unicorn_mgr.coordinator.state import ClusterState, Incident
+from unicorn_mgr.coordinator.state import ClusterState, Incident, Job
 from unicorn_mgr.coordinator.triage import CHECKSUMS
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch
@@ -15,7 +15,14 @@ RECOVERY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 INCIDENTS_KEPT = 2_000
 """Closed incidents beyond this many are left to the journal."""
 
-_IncidentEvent = e.IncidentOpened | e.IncidentRefined | e.IncidentEscalated | e.IncidentNoted | e.IncidentClosed
+_IncidentEvent = (
+    e.IncidentOpened
+    | e.IncidentRefined
+    | e.IncidentExplained
+    | e.IncidentEscalated
+    | e.IncidentNoted
+    | e.IncidentClosed
+)
 
 
 def record(state: ClusterState, event: _IncidentEvent, now: float) -> None:
@@ -32,7 +39,9 @@ def record(state: ClusterState, event: _IncidentEvent, now: float) -> None:
             incident.detected_by = event.detected_by
             incident.evidence = event.evidence
             count(state, incident.cause, incident.severity, 1)
-            tell(state, incident, now, f"cause: {event.cause}, {event.severity}")
+            tell(incident, now, f"cause: {event.cause}, {event.severity}")
+        case e.IncidentExplained():
+            _explained(state, event, now)
         case e.IncidentEscalated(name, severity, reason):
             incident = state.incidents[name]
             count(state, incident.cause, incident.severity, -1)
@@ -40,9 +49,9 @@ def record(state: ClusterState, event: _IncidentEvent, now: float) -> None:
             incident.node = event.node or incident.node
             count(state, incident.cause, incident.severity, 1)
             incident.escalations.append(severity)
-            tell(state, incident, now, f"escalated to {severity}: {reason}")
+            tell(incident, now, f"escalated to {severity}: {reason}")
         case e.IncidentNoted(name, text):
-            tell(state, state.incidents[name], now, text)
+            tell(state.incidents[name], now, text)
         case e.IncidentClosed(name, how):
             incident = state.incidents[name]
             incident.closed_at = now
@@ -50,7 +59,7 @@ def record(state: ClusterState, event: _IncidentEvent, now: float) -> None:
                 state.jobs[incident.job].incidents.remove(name)
             else:
                 state.node_incidents.remove(name)
-            tell(state, incident, now, f"closed: {how}")
+            tell(incident, now, f"closed: {how}")
             for phase, seconds in seconds_of(incident, now).items():
                 _observe(state, phase, seconds)
             _forget_old(state)
@@ -79,7 +88,7 @@ def _opened(state: ClusterState, event: e.IncidentOpened, now: float) -> None:
     state.incidents[event.incident] = incident
     count(state, event.cause, event.severity, 1)
     who = event.worker or f"node {event.node}"
-    tell(state, incident, now, f"{who}: {event.cause}, detected by {event.detected_by}")
+    tell(incident, now, f"{who}: {event.cause}, detected by {event.detected_by}")
     if job is None:
         state.node_incidents.append(incident.id)
         return
@@ -89,15 +98,34 @@ def _opened(state: ClusterState, event: e.IncidentOpened, now: float) -> None:
         job.checksums_differ = None
     if job.down_since is None and job.running:
         job.down_since = incident.occurred_at
+    _name_workers(job, incident)
+
+
+def _explained(state: ClusterState, event: e.IncidentExplained, now: float) -> None:
+    incident = state.incidents[event.incident]
+    count(state, incident.cause, incident.severity, -1)
+    incident.node, incident.worker, incident.cause = event.node, event.worker, event.cause
+    incident.severity, incident.detected_by = event.severity, event.detected_by
+    incident.evidence = f"{event.evidence}\nfirst sign: {incident.evidence}"
+    count(state, incident.cause, incident.severity, 1)
+    tell(incident, now, f"explained by {event.worker or event.node}: {event.cause}, {event.severity}")
+    for worker in state.jobs[incident.job].workers.values():
+        if worker.incident == incident.id:
+            worker.incident = ""
+    _name_workers(state.jobs[incident.job], incident)
+
+
+def _name_workers(job: Job, incident: Incident) -> None:
+    """Workers whose end belongs to this incident: the one it names, or all of the node it names."""
     for worker in job.workers.values():
-        if worker.name == event.worker or (not event.worker and worker.node == event.node and not worker.incident):
-            worker.incident = event.incident
+        of_node = not incident.worker and worker.node == incident.node and not worker.incident
+        if worker.name == incident.worker or of_node:
+            worker.incident = incident.id
             worker.accounted = worker.exited is not None
 
 
-def tell(state: ClusterState, incident: Incident, now: float, text: str) -> None:
+def tell(incident: Incident, now: float, text: str) -> None:
     """One more line of its story, with seconds since it was opened."""
-    del state
     incident.story.append(f"+{now - incident.opened_at:.3f} s  {text}")
 
 

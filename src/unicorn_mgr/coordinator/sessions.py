@@ -181,14 +181,8 @@ class Agents:
             await driver.tell(e.WorkerStarted(name, truth.pid))
         if truth.attached:
             await driver.tell(e.WorkerAttached(name))
-        for fact in (
-            truth.ready,
-            truth.resumed,
-            truth.leaving,
-            truth.loop_ended,
-            truth.mistake,
-            truth.fresh_start,
-        ):
+        told = (truth.ready, truth.resumed, truth.symptom, truth.unreachable, truth.leaving, truth.loop_ended)
+        for fact in (*told, truth.written, truth.mistake, truth.fresh_start):
             if fact is not None:
                 await driver.tell(e.WorkerTold(name, fact))
         if truth.published is not None:

@@ -376,6 +376,19 @@ class IncidentRefined:
 
 
 @dataclass(frozen=True, slots=True)
+class IncidentExplained:
+    """What looked like a failed link has a cause: a worker or a node that is gone."""
+
+    incident: str
+    node: str
+    worker: str
+    cause: str
+    severity: str
+    detected_by: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class IncidentEscalated:
     """The first answer to a failure did not help."""
 
@@ -525,6 +538,7 @@ Decision = (
     | InquiryClosed
     | IncidentOpened
     | IncidentRefined
+    | IncidentExplained
     | IncidentEscalated
     | IncidentNoted
     | IncidentClosed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from unicorn_mgr.messages.common import (
+    CheckpointWritten,
     FreshStart,
     Leaving,
     LoopEnded,
@@ -14,6 +15,8 @@ from unicorn_mgr.messages.common import (
     Ready,
     Resumed,
     Sample,
+    Symptom,
+    Unreachable,
 )
 from unicorn_mgr.messages.worker import Attached, Directive, Fact
 from unicorn_mgr.model import PROTOCOL, Drill, Epoch, Slot
@@ -45,6 +48,9 @@ class WorkerTruth:
     fresh_start: FreshStart | None = None
     slot: int = 0
     dying: bool = False
+    symptom: Symptom | None = None
+    unreachable: Unreachable | None = None
+    written: CheckpointWritten | None = None
 
 
 @dataclass(frozen=True, slots=True)

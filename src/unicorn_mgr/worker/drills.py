@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from unicorn_mgr.model import Drill
 
@@ -39,7 +40,12 @@ PLACES = (
     "publish_checkpoint",  # the word has been heard, the manifest is not yet written
 )
 
-FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit")
+FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit", "gate")
+
+GATES = "UNICORN_GATES"
+"""Folder for the fault `gate`: the worker says there that it has come to a place, and waits to be let on."""
+
+GATE_SECONDS = 0.005
 
 
 class DrillError(RuntimeError):
@@ -79,6 +85,15 @@ def _strike(drill: Drill, place: str, step: int) -> None:
             time.sleep(drill.seconds)
         case "exit":
             os._exit(0)
+        case "gate":
+            _wait_at_gate(place)
         case _:
             raise AssertionError(f"no drill strikes by {drill.fault!r}")
     # SIGKILL is delivered before the next instruction in user mode, SIGSTOP ends here too.
+
+
+def _wait_at_gate(place: str) -> None:
+    gate = Path(os.environ[GATES]) / place
+    gate.with_suffix(".reached").touch()
+    while not gate.with_suffix(".open").exists():
+        time.sleep(GATE_SECONDS)

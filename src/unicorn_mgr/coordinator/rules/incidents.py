@@ -7,12 +7,21 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.state import Incident, Job, JobPhase, Worker, WorkerPhase
-from unicorn_mgr.effects.coordinator import Decision, IncidentClosed, IncidentOpened, IncidentRefined
+from unicorn_mgr.effects.coordinator import (
+    Decision,
+    IncidentClosed,
+    IncidentExplained,
+    IncidentOpened,
+    IncidentRefined,
+)
 from unicorn_mgr.messages import Exited
 from unicorn_mgr.model import Severity
 
 DIED = triage.Finding("process_died", Severity.SEV2, triage.SUPERVISION)
 """The kernel tears it down; why is known when it is gone."""
+
+SYMPTOMS = frozenset({triage.COMMUNICATION.cause, triage.UNREACHABLE.cause, triage.LINK.cause})
+"""Failed links: whoever is found gone meanwhile is their cause."""
 
 
 def incident_id(c: Context, ahead: int = 0) -> str:
@@ -24,11 +33,29 @@ def deaths(c: Context, job: Job) -> Iterator[Decision]:
     """A worker is gone that should not be."""
     for worker in sorted(job.workers.values(), key=lambda w: w.name):
         if failed(job, worker) and not worker.incident:
-            yield _opened(c, job, worker)
+            opened = _opened(c, job, worker)
+            symptom = unexplained(c, job)
+            if symptom is None or worker.name not in job.members:
+                yield opened
+            else:
+                yield explained(symptom, opened)
             return
         if worker.incident in c.state.incidents and worker.exited is not None and not worker.accounted:
             yield _refined(c.state.incidents[worker.incident], worker.exited)
             return
+
+
+def unexplained(c: Context, job: Job) -> Incident | None:
+    """A failed link without a cause, from which the job has not recovered yet."""
+    return next(
+        (i for i in c.state.open_incidents(job) if i.cause in SYMPTOMS and i.resumed_at is None and not i.would_have),
+        None,
+    )
+
+
+def explained(symptom: Incident, by: IncidentOpened) -> IncidentExplained:
+    """Two incidents are one: the later is the cause of the earlier."""
+    return IncidentExplained(symptom.id, by.node, by.worker, by.cause, by.severity, by.detected_by, by.evidence)
 
 
 def failed(job: Job, worker: Worker) -> bool:

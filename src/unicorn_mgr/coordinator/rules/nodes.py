@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.rules.incidents import explained, incident_id, unexplained
 from unicorn_mgr.coordinator.state import ClusterState, Job, Node, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     BreakerReset,
@@ -50,7 +50,9 @@ def lost(c: Context) -> Iterator[Decision]:
         observed = [j for j in _jobs_on(c.state, node) if c.state.observes(j)]
         silent = c.now - node.silent_at + c.settings.lease_seconds
         if hurt:
-            yield _opened(c, node, hurt[0].name, reason, silent, would_have=c.state.observes(hurt[0]))
+            opened = _opened(c, node, hurt[0].name, reason, silent, would_have=c.state.observes(hurt[0]))
+            symptom = unexplained(c, hurt[0])
+            yield opened if symptom is None else explained(symptom, opened)
             return
         if observed or (c.state.observe and node.reason == reason):
             continue

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.record_workers import LINK_VERDICT
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.rules.incidents import SYMPTOMS, incident_id
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import Job, NodePhase, Transition
 from unicorn_mgr.effects.coordinator import (
@@ -166,7 +166,7 @@ def links(c: Context, job: Job) -> Iterator[Decision]:
     cut_off = t is not None and bool(t.unreachable) and c.now >= t.unreachable_at + c.settings.settle_seconds
     if not (job.link_stalled or cut_off):
         return
-    open_link = [i for i in c.state.open_incidents(job) if i.cause in _LINK_CAUSES and i.resumed_at is None]
+    open_link = [i for i in c.state.open_incidents(job) if i.cause in SYMPTOMS and i.resumed_at is None]
     if not open_link:
         found = triage.UNREACHABLE if cut_off else triage.LINK
         evidence = _unreachable_text(t) if cut_off and t is not None else readings_as_text(job.last_reading)
@@ -197,9 +197,6 @@ def links(c: Context, job: Job) -> Iterator[Decision]:
         node, why = most_named(c, job, t)
         if node:
             yield IncidentEscalated(incident.id, Severity.SEV1, why, node)
-
-
-_LINK_CAUSES = frozenset({triage.UNREACHABLE.cause, triage.LINK.cause, triage.COMMUNICATION.cause})
 
 
 def most_named(c: Context, job: Job, t: Transition) -> tuple[str, str]:
