@@ -30,6 +30,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 PATIENCE_SECONDS = 60.0
 TOLERANCE = 1e-12
 
+Undisturbed = Callable[..., dict[str, Any]]
+
 _names = itertools.count(1)
 
 
@@ -149,7 +151,7 @@ class Cluster:
                 JobSpec(
                     name=name,
                     command=tuple(command or [sys.executable, str(SCRIPT), "--out", str(out), *arguments]),
-                    environment={**passed_environment(_environment(), []), "UNICORN_GATES": str(gates)},
+                    environment={**passed_environment(environment(), []), "UNICORN_GATES": str(gates)},
                     directory=str(self.folder),
                     size_min=size_min,
                     size_max=size,
@@ -162,7 +164,7 @@ class Cluster:
         return Job(self, name, out)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from e2e.conftest import Undisturbed
-from e2e.harness import Cluster, cluster, finish
+from e2e.harness import Cluster, Undisturbed, cluster, finish
 
 STEPS = 60
 ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.01"]

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from e2e.conftest import Undisturbed
-from e2e.harness import Cluster, Job, check_exact, finish
+from e2e.harness import Cluster, Job, Undisturbed, check_exact, finish
 
 ALL = tuple(f"{seat}.0:kill:12:before_reduce" for seat in range(3))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from e2e.harness import Cluster, Undisturbed, cluster, finish
 
-from e2e.conftest import Undisturbed
-from e2e.harness import Cluster, cluster, finish
 from unicorn_mgr import messages
 from unicorn_mgr.model import JobSpec
 
@@ -60,8 +60,6 @@ def test_a_worker_dies_while_the_coordinator_is_away(own: Cluster, undisturbed: 
     job.at_gate("compute")
     pid = next(w.pid for w in own.job(job.name).workers if w.worker.endswith("/1.0"))
     own.kill_coordinator()
-    import os
-
     os.kill(pid, 9)
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
     (incident,) = own.incidents(job.name)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from e2e.conftest import Undisturbed
-from e2e.harness import Cluster, check_exact, finish
+from e2e.harness import Cluster, Undisturbed, check_exact, finish
 
 STEPS = 40
 ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.01"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from e2e.conftest import Undisturbed
-from e2e.harness import Cluster, finish
+from e2e.harness import Cluster, Undisturbed, finish
 
 STEPS = 40
 PLACES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from unicorn_mgr.coordinator.record_incidents import tell
 from unicorn_mgr.coordinator.state import (
     Checkpoint,
     ClusterState,
@@ -155,6 +156,9 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
         incident.micro_batches_recomputed += redone
         incident.steps_lost += max(0, lost)
         incident.source = next((r.source for r in told if r.source in ("storage", "initial")), "live")
+        inexact = sorted({n for r in told if not r.exact for n in r.recomputed})
+        if inexact:
+            tell(incident, now, f"not exact: micro-batches {inexact} were made up for with other samples")
         for phase in ("regroup", "restore", "recompute", "added"):
             worst = max((float(getattr(r, f"{phase}_seconds")) for r in told), default=0.0)
             incident.worker_seconds[phase] = worst

@@ -33,6 +33,7 @@ from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.exchange import Broken, Exchange, Overtaken
 from unicorn_mgr.worker.membership import Formation, Membership
 from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.source import Endless
 from unicorn_mgr.worker.state import Packed, Progress
 from unicorn_mgr.worker.stopwatch import Stopwatch
 from unicorn_mgr.worker.tail import Totals
@@ -88,6 +89,8 @@ class Engine:
         self.count: int | None = None
         self.on_commit: Callable[[int], None] = lambda _: None
         self.watch = Stopwatch()
+        self.endless: dict[int, Endless] = {}
+        """Sources that can't be addressed, by identity: they go on from step to step."""
         self._found = found
         self._held: list[int] = []
         self._todo: deque[int] = deque()
@@ -328,10 +331,13 @@ class Engine:
             return
         self.ring.sequence = 0
         self.drills.reach("deal", self.step)
-        self._owed = Exchange(self.membership, formation, self._deal(formation))
+        self._owed = Exchange(self.membership, formation, self._deal(formation), self._transferring)
         self._unreported = formation
         self.newest_epoch = formation.epoch
         self._voided = self._owed.deal.voided[0] if self._owed.deal.voided else ""
+
+    def _transferring(self) -> None:
+        self.ring.write(Phase.TRANSFER)
 
     def _holdings(self) -> Holdings:
         buckets = self.replica.buckets

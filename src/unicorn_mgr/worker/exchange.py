@@ -35,6 +35,8 @@ class Exchange:
     membership: Membership
     formation: Formation
     deal: Deal
+    progressed: Callable[[], None] = lambda: None
+    """Called when bytes have moved."""
     torn: bool = False
     """A state has begun to arrive over what was here."""
     _pulls: list[tuple[Pull, Callable[[], None]]] = field(default_factory=list)
@@ -145,8 +147,14 @@ class Exchange:
         """
         pulls, self._pulls = self._pulls, []
         donor = self.membership.donor
+        seen = 0
 
         def ended() -> bool:
+            nonlocal seen
+            moved = sum(p.moved_bytes for p, _ in pulls) + (donor.moved_bytes if donor is not None else 0)
+            if moved != seen:
+                seen = moved
+                self.progressed()
             if any(p.error for p, _ in pulls):
                 return True
             return all(p.done for p, _ in pulls) and (donor is None or donor.all_taken())

@@ -9,9 +9,9 @@ dataset draws at random is seeded from (seed, step, number) as well.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import DataLoader, default_collate
@@ -21,6 +21,7 @@ from unicorn_mgr.worker import randomness
 Key = tuple[int, int]
 
 
+@runtime_checkable
 class Addressable(Protocol):
     """What `step.micro_batches(source)` needs of a source."""
 
@@ -81,6 +82,28 @@ class Source:
             if found is not None:
                 return found[0]
         return self._loader[step, number]
+
+
+class Endless:
+    """An iterable without numbers, begun again whenever it ends.  Not exact: see `job.train(exact=False)`."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
+        self._present: Iterator[Any] = iter(())
+
+    def expect(self, step: int, numbers: Sequence[int], following: Sequence[int], micro_batches: int) -> None:
+        """Whatever comes next will come next."""
+        del step, numbers, following, micro_batches
+
+    def batch(self, step: int, number: int) -> Any:
+        """The next batch, whatever the number."""
+        del step, number
+        for batch in self._present:
+            return batch
+        self._present = iter(self._batches)
+        for batch in self._present:
+            return batch
+        raise ValueError("micro_batches: the source is empty")
 
 
 class _Loader:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, overload
 
 import torch
 
@@ -14,9 +14,7 @@ from unicorn_mgr.phases import Phase
 from unicorn_mgr.worker.engine import Engine, FreshStartNeeded
 from unicorn_mgr.worker.membership import GivenUp
 from unicorn_mgr.worker.mistake import MistakeError
-
-if TYPE_CHECKING:
-    from unicorn_mgr.worker.source import Addressable
+from unicorn_mgr.worker.source import Addressable, Endless
 
 
 class Entry(Protocol):
@@ -164,15 +162,37 @@ class Step:
     def micro_batches(self, source: None = None) -> Iterator[int]: ...
 
     @overload
-    def micro_batches(self, source: Addressable) -> Iterator[Any]: ...
+    def micro_batches(self, source: Addressable | Iterable[Any]) -> Iterator[Any]: ...
 
-    def micro_batches(self, source: Addressable | None = None) -> Iterator[Any]:
-        """Yield this worker's micro-batches: numbers, or the batches of `source`."""
+    def micro_batches(self, source: Addressable | Iterable[Any] | None = None) -> Iterator[Any]:
+        """Yield this worker's micro-batches: numbers, or the batches of `source`.
+
+        A source is asked by number, so that whoever computes a micro-batch gets its samples.
+        With `job.train(exact=False)` any iterable will do: it is begun again when it ends,
+        and what another worker has lost is made up for with other samples.
+        """
         engine = self._engine
-        if source is not None:
-            source.expect(self.number, engine.upcoming(), engine.following(), engine.settings.micro_batches)
+        if source is None:
+            while (number := self.next()) is not None:
+                yield number
+            return
+        addressed = self._addressed(source)
+        addressed.expect(self.number, engine.upcoming(), engine.following(), engine.settings.micro_batches)
         while (number := self.next()) is not None:
-            yield number if source is None else source.batch(self.number, number)
+            yield addressed.batch(self.number, number)
+
+    def _addressed(self, source: Addressable | Iterable[Any]) -> Addressable:
+        if isinstance(source, Addressable):
+            return source
+        if self._engine.settings.exact:
+            raise LoopError(
+                f"micro_batches: a {type(source).__name__} can't be asked for a micro-batch by its number; use "
+                "unicorn.Source(dataset, batch_size=...), or give up exactness with job.train(exact=False)"
+            )
+        endless = self._engine.endless.get(id(source))
+        if endless is None:
+            endless = self._engine.endless[id(source)] = Endless(source)
+        return endless
 
     @property
     def current(self) -> int:

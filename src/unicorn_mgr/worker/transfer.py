@@ -32,6 +32,7 @@ _LAST_WORD = b"that is all"
 _TAKEN = b"\x01"
 _LINE_BYTES_MAX = 4096
 _CHUNK_BYTES = 1 << 20
+_WAKE_BYTES = 32 << 20
 CONNECT_SECONDS = 5.0
 
 Key = str
@@ -63,6 +64,8 @@ class Donor:
     def __init__(self, host: str, wake: Wake) -> None:
         self._wake = wake
         self._changed = threading.Condition()
+        self.moved_bytes = 0
+        """Handed out so far: how a stall detector tells a long transfer from a hung one."""
         self._stall: _Stall | None = None
         self._listener = socket.create_server((host, 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
@@ -127,7 +130,7 @@ class Donor:
             stall, offer = self._await_offer(line, asked)
             if stall is None or offer is None:
                 return
-            _send(line, offer)
+            self._send(line, offer)
             with self._changed:
                 if self._stall is not stall:
                     return
@@ -137,6 +140,18 @@ class Donor:
                     offer.taken += 1
                     stall.lines.remove(line)
                 self._wake()
+
+    def _send(self, line: socket.socket, offer: Offer) -> None:
+        line.sendall(_SIZE.pack(len(offer.header)) + offer.header)
+        if line.recv(1) != _TAKEN:
+            return
+        for view in offer.body:
+            for at in range(0, len(view), _CHUNK_BYTES):
+                part = view[at : at + _CHUNK_BYTES]
+                line.sendall(part)
+                self.moved_bytes += len(part)
+                if self.moved_bytes % _WAKE_BYTES < len(part):
+                    self._wake()
 
     def _await_offer(self, line: socket.socket, asked: dict[str, Any]) -> tuple[_Stall | None, Offer | None]:
         """The offer the taker asks for, once it is there; None if its epoch is not the present one."""
@@ -165,6 +180,7 @@ class Pull:
     ) -> None:
         self.done = False
         self.error = ""
+        self.moved_bytes = 0
         self._address = address
         self._asked = asked
         self._place = place
@@ -202,10 +218,17 @@ class Pull:
             buffers = self._place(header)
             line.sendall(b"\x00" if buffers is None else _TAKEN)
             for view in buffers or ():
-                _fill(line, view)
+                self._receive(line, view)
             if _read_exactly(line, len(_LAST_WORD)) != _LAST_WORD:
                 raise OSError("the donor withdrew its offer")
             line.sendall(_TAKEN)
+
+    def _receive(self, line: socket.socket, view: memoryview) -> None:
+        for at in range(0, len(view), _WAKE_BYTES):
+            part = view[at : at + _WAKE_BYTES]
+            _fill(line, part)
+            self.moved_bytes += len(part)
+            self._wake()
 
 
 def answers_probe(address: tuple[str, int], timeout_seconds: float) -> bool:
@@ -222,15 +245,6 @@ def answers_probe(address: tuple[str, int], timeout_seconds: float) -> bool:
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous host tensor, not copied."""
     return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-
-
-def _send(line: socket.socket, offer: Offer) -> None:
-    line.sendall(_SIZE.pack(len(offer.header)) + offer.header)
-    if line.recv(1) != _TAKEN:
-        return
-    for view in offer.body:
-        for at in range(0, len(view), _CHUNK_BYTES):
-            line.sendall(view[at : at + _CHUNK_BYTES])
 
 
 def _fill(line: socket.socket, view: memoryview) -> None:

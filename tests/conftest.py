@@ -1,20 +1,18 @@
-"""Clusters that tests share, and runs that nothing disturbed."""
+"""Fixtures that tests of several kinds share."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from e2e.harness import SCRIPT, Cluster, _environment, cluster
-
-Undisturbed = Callable[..., dict[str, Any]]
+from e2e.harness import SCRIPT, Cluster, Undisturbed, cluster, environment
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +30,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     def run(*arguments: str) -> dict[str, Any]:
         out = tmp_path_factory.mktemp("undisturbed")
         command = [sys.executable, str(SCRIPT), "--out", str(out), *arguments]
-        subprocess.run(command, check=True, env=_environment(), capture_output=True)
+        subprocess.run(command, check=True, env=environment(), capture_output=True)
         found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
         return found
 
@@ -40,7 +38,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
+def shared(templates: Path) -> Iterator[Cluster]:
     """A cluster of four nodes for a whole module."""
     with tempfile.TemporaryDirectory(prefix="unicorn-c") as folder, cluster(Path(folder), templates, nodes=4) as found:
         yield found

@@ -1,0 +1,142 @@
+"""A cluster of hosts on this machine: one network namespace a node, joined by a bridge.
+
+Its addresses exist in these namespaces alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.harness import Cluster
+
+from unicorn_mgr.cli.certs import make
+from unicorn_mgr.cli.common import Client
+from unicorn_mgr.cli.local import LocalCluster, _Kept, end_workers
+
+SUBNET = "10.77.31"
+COORDINATOR = f"{SUBNET}.1"
+
+
+def sh(command: str) -> None:
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+
+
+@dataclass(eq=False)
+class Network:
+    """A bridge in this namespace, and a namespace per node."""
+
+    nodes: int
+    name: str = field(default_factory=lambda: f"u{os.getpid() % 100000}")
+
+    def namespace(self, node: int) -> str:
+        return f"{self.name}n{node}"
+
+    def address(self, node: int) -> str:
+        return f"{SUBNET}.{10 + node}"
+
+    def up(self) -> None:
+        sh(f"ip link add {self.name} type bridge && ip addr add {COORDINATOR}/24 dev {self.name}")
+        sh(f"ip link set {self.name} up")
+        for node in range(self.nodes):
+            space, inner, outer = self.namespace(node), "eth0", f"{self.name}v{node}"
+            sh(f"ip netns add {space}")
+            sh(f"ip link add {outer} type veth peer name {inner} netns {space}")
+            sh(f"ip link set {outer} master {self.name} && ip link set {outer} up")
+            sh(f"ip netns exec {space} ip addr add {self.address(node)}/24 dev {inner}")
+            sh(f"ip netns exec {space} ip link set {inner} up && ip netns exec {space} ip link set lo up")
+
+    def down(self) -> None:
+        for node in range(self.nodes):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                sh(f"ip netns del {self.namespace(node)}")
+        with contextlib.suppress(subprocess.CalledProcessError):
+            sh(f"ip link del {self.name}")
+
+    def cut(self, node: int) -> None:
+        """A black hole: the node reaches nobody, and nobody reaches it; nothing is refused."""
+        sh(f"ip link set {self.name}v{node} nomaster")
+
+    def cut_control(self, node: int) -> None:
+        """Only the way to the coordinator is gone."""
+        self._drop(node, f"ip daddr {COORDINATOR}")
+
+    def cut_data(self, node: int) -> None:
+        """Only the ways to other nodes are gone."""
+        self._drop(node, f"ip daddr {SUBNET}.0/24 ip daddr != {COORDINATOR}")
+
+    def _drop(self, node: int, match: str) -> None:
+        run = f"ip netns exec {self.namespace(node)} nft"
+        sh(f"{run} add table inet cut && {run} add chain inet cut out '{{ type filter hook output priority 0; }}'")
+        sh(f"{run} add rule inet cut out {match} drop")
+
+    def heal(self) -> None:
+        """Everybody reaches everybody again."""
+        for node in range(self.nodes):
+            sh(f"ip link set {self.name}v{node} master {self.name}")
+            with contextlib.suppress(subprocess.CalledProcessError):
+                sh(f"ip netns exec {self.namespace(node)} nft delete table inet cut")
+
+
+@contextlib.contextmanager
+def hosts(folder: Path, nodes: int, settings: tuple[str, ...] = ()) -> Iterator[tuple[Network, Cluster]]:
+    """A coordinator here and an agent in every namespace, talking mutual TLS."""
+    network = Network(nodes)
+    certificates = folder / "certs"
+    make(certificates, [COORDINATOR], datetime.timedelta(days=1))
+    network.up()
+    unicorn = [sys.executable, "-m", "unicorn_mgr.cli"]
+    ready = folder / "coordinator.ready"
+    command = [*unicorn, "coordinator", "--listen", f"{COORDINATOR}:7077", "--data", str(folder / "coordinator")]
+    command += [
+        "--metrics",
+        "",
+        "--tls",
+        str(certificates / "coordinator"),
+        "--ready-file",
+        str(ready),
+        "--allow-drills",
+    ]
+    for pair in settings:
+        command += ["--set", pair]
+    local = LocalCluster(folder, "", _Kept("coordinator", command, folder / "coordinator.log"))
+    try:
+        local.coordinator.start()
+        local.wait_for_coordinator(ready)
+        for node in range(nodes):
+            agent = ["ip", "netns", "exec", network.namespace(node), *unicorn, "agent", "--coordinator", local.address]
+            agent += ["--node", f"node-{node}", "--device", "cpu", "--slots", "1", "--allow-drills"]
+            agent += ["--tls", str(certificates / "agent"), "--data", str(folder / f"node-{node}")]
+            agent += ["--templates", str(folder / f"node-{node}" / "templates")]
+            kept = _Kept(f"node-{node}", agent, folder / f"node-{node}.log")
+            local.agents.append(kept)
+            kept.start()
+        found = Cluster(local, folder, Client(local.address, certificates / "operator"))
+        found.wait_for("all agents attached", lambda _: len(found.look().nodes) == nodes)
+        yield network, found
+    finally:
+        network.heal()
+        local.stop()
+        end_workers(folder)
+        _end_templates(folder)
+        network.down()
+
+
+def _end_templates(folder: Path) -> None:
+    """Templates of these namespaces would keep them alive."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"unicorn_mgr.worker.template" in words and any(str(folder).encode() in w for w in words):
+                os.kill(int(entry.name), signal.SIGKILL)
+    time.sleep(0.1)
