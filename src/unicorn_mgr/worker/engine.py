@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from unicorn_mgr.messages import ChecksumsDiffer, Resumed, Symptom
 from unicorn_mgr.model import INITIAL, NO_STATE, Epoch, Holdings, WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import RingWriter
@@ -33,6 +32,7 @@ from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.exchange import Broken, Exchange, Overtaken
 from unicorn_mgr.worker.membership import Formation, Membership
 from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.reports import Reports
 from unicorn_mgr.worker.source import Endless
 from unicorn_mgr.worker.state import Packed, Progress
 from unicorn_mgr.worker.stopwatch import Stopwatch
@@ -89,6 +89,7 @@ class Engine:
         self.count: int | None = None
         self.on_commit: Callable[[int], None] = lambda _: None
         self.watch = Stopwatch()
+        self.reports = Reports(membership)
         self.endless: dict[int, Endless] = {}
         """Sources that can't be addressed, by identity: they go on from step to step."""
         self._found = found
@@ -99,11 +100,8 @@ class Engine:
         self._owed: Exchange | None = None
         self._random_at_head = randomness.capture()
         self._random = randomness.MicroBatchRandom(settings.seed)
-        self._symptom_told = Epoch()
         self.newest_epoch = Epoch()
         self._recomputed: list[int] = []
-        self._unreported: Formation | None = None
-        self._source, self._restored_step, self._state_bytes, self._voided = "own", INITIAL, 0, ""
         self._checksum: tuple[int, int] | None = None
         replica.gradients.on_ready = self._launch_ready
 
@@ -178,7 +176,7 @@ class Engine:
                 bucket.close()
             self.watch.step_ended()
             self.ring.set_step_seconds(self.watch.step_seconds)
-            self._report_resumed()
+            self.reports.resumed(self.applied, self._recomputed, self.watch, self.settings.exact)
         self._held, self._todo, self._open = [], deque(), False
 
     def upcoming(self) -> tuple[int, ...]:
@@ -271,7 +269,7 @@ class Engine:
             return False
         if all(b.complete for b in buckets):
             return True
-        self._tell_symptom(next(b.operation.error for b in buckets if b.operation and b.operation.error))
+        self.reports.symptom(next(b.operation.error for b in buckets if b.operation and b.operation.error))
         self.membership.await_news()
         return False
 
@@ -283,7 +281,7 @@ class Engine:
             self.ends_after = self.step
         self._commit(self.step - 1)
         if len(set(totals.checksums.values())) > 1:
-            self._tell_checksums(totals.checksums)
+            self.reports.checksums(self.step, totals.checksums)
         self._turn_over = True
         self.ring.step = self.step
         self.ring.write(Phase.UPDATE)
@@ -300,11 +298,11 @@ class Engine:
         if not self.membership.wait(lambda: operation.done):
             return False
         if operation.error:
-            self._tell_symptom(operation.error)
+            self.reports.symptom(operation.error)
             self.membership.await_news()
             return False
         self._commit(self.applied)
-        self._report_resumed()
+        self.reports.resumed(self.applied, self._recomputed, self.watch, self.settings.exact)
         self.ring.write(Phase.ENDED)
         return True
 
@@ -332,9 +330,8 @@ class Engine:
         self.ring.sequence = 0
         self.drills.reach("deal", self.step)
         self._owed = Exchange(self.membership, formation, self._deal(formation), self._transferring)
-        self._unreported = formation
+        self.reports.formed(formation, self._owed.deal.voided)
         self.newest_epoch = formation.epoch
-        self._voided = self._owed.deal.voided[0] if self._owed.deal.voided else ""
 
     def _transferring(self) -> None:
         self.ring.write(Phase.TRANSFER)
@@ -403,7 +400,7 @@ class Engine:
         if self._owed is not None and self._owed.torn:
             self.dirty = True
         if isinstance(why, Broken):
-            self._tell_symptom(str(why))
+            self.reports.symptom(str(why))
             self.membership.await_news()
         self._owed = None
 
@@ -418,7 +415,7 @@ class Engine:
             self._held = []
             self.replica.give_up_held()
         owed.offer_buckets(self.replica.buckets)
-        founding = self.applied == INITIAL and self._source == "initial"
+        founding = self.applied == INITIAL and self.reports.source == "initial"
         if owed.offer_state(self.packed, skippable=founding) and not founding:
             self.drills.reach("send_state", self.step)
         owed.ask_buckets(self.replica.buckets)
@@ -437,9 +434,9 @@ class Engine:
         packed = owed.take_state(self.replica.state, mine)
         self.replica.forget()
         if packed is None:
-            self._source, progress = "initial", Progress(INITIAL, -1, self.generation)
+            self.reports.source, progress = "initial", Progress(INITIAL, -1, self.generation)
         else:
-            self._source, self._state_bytes = "live", packed.size_bytes
+            self.reports.source, self.reports.state_bytes = "live", packed.size_bytes
             progress = self.replica.state.adopt(packed)
         self._adopt(progress)
 
@@ -448,11 +445,11 @@ class Engine:
         self.ring.write(Phase.RESTORE)
         progress, self.generation = self._found(self.replica)
         if progress is not None:
-            self._source, self._restored_step = "storage", progress.applied
+            self.reports.source, self.reports.restored_step = "storage", progress.applied
         elif self.dirty:
             raise FreshStartNeeded
         else:
-            self._source, progress = "initial", Progress(INITIAL, -1, self.generation)
+            self.reports.source, progress = "initial", Progress(INITIAL, -1, self.generation)
         self.replica.forget()
         self._adopt(progress)
 
@@ -473,52 +470,6 @@ class Engine:
 
     def _packed_as(self, applied: int) -> Packed:
         return self.replica.state.collect(Progress(applied, self.ends_after, self.generation), self._random_at_head)
-
-    # -- telling -------------------------------------------------------------------------
-
-    def _tell_symptom(self, error: str) -> None:
-        formation = self.membership.formation
-        if formation is not None and formation.epoch != self._symptom_told:
-            self._symptom_told = formation.epoch
-            self.membership.tell(Symptom(formation.epoch, error))
-
-    def _report_resumed(self) -> None:
-        """The first step, or the end, has been reached in a new membership."""
-        formation, self._unreported = self._unreported, None
-        if formation is None:
-            return
-        watch = self.watch
-        self.membership.tell(
-            Resumed(
-                epoch=formation.epoch,
-                step=self.applied,
-                source=self._source,
-                restored_step=self._restored_step,
-                recomputed=tuple(self._recomputed),
-                fence_seconds=self.membership.fence_seconds,
-                regroup_seconds=self.membership.regroup_seconds,
-                restore_seconds=watch.restore_seconds,
-                recompute_seconds=watch.recompute_seconds,
-                added_seconds=watch.added_seconds,
-                state_bytes=self._state_bytes,
-                voided=self._voided,
-                exact=self.settings.exact,
-            )
-        )
-        self._source, self._state_bytes = "own", 0
-
-    def _tell_checksums(self, checksums: dict[int, int]) -> None:
-        """Parameters differ between replicas: name the minority, if there is a majority."""
-        formation = self._formation()
-        if formation.rank != 0:
-            return
-        sums = list(checksums.values())
-        common = max(set(sums), key=sums.count)
-        minority: tuple[str, ...] = ()
-        if sums.count(common) * 2 > len(sums):
-            odd = {seat for seat, value in checksums.items() if value != common}
-            minority = tuple(m for m in formation.members if WorkerName.parse(m).seat in odd)
-        self.membership.tell(ChecksumsDiffer(formation.epoch, self.step, minority))
 
     def _checksum_of_seat(self) -> tuple[int, int] | None:
         """This replica's checksum on a step that verifies, taken once per step."""
