@@ -1,0 +1,269 @@
+"""Facts: what the coordinator's core is told from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unicorn_mgr.messages import (
+    CheckpointFailed,
+    CheckpointPublished,
+    CheckpointWritten,
+    ChecksumsDiffer,
+    Exited,
+    FreshStart,
+    Leaving,
+    LoopEnded,
+    Mistake,
+    Raised,
+    Ready,
+    Resumed,
+    Sample,
+    Symptom,
+    Unreachable,
+)
+from unicorn_mgr.model import Drill, Epoch, JobSpec, Slot
+
+# -- the coordinator itself -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TermStarted:
+    """A coordinator process has begun.  `wall` is seconds since 1970, for people."""
+
+    term: int
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A deadline has come.  Not journaled: what follows from it is."""
+
+
+# -- nodes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttached:
+    """An agent has said hello; its workers' facts follow as events of their own."""
+
+    node: str
+    incarnation: str
+    slots: tuple[Slot, ...]
+    address: str
+    workers: tuple[str, ...]
+    """Those the agent knows, ended ones too."""
+    epochs: dict[str, Epoch] = field(default_factory=dict)
+    """Per worker, the newest epoch that has been handed to it."""
+    drills: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    """A node's lease has expired."""
+
+    node: str
+    silent_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHeard:
+    """A silent node has been heard again, on the same stream."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobHalted:
+    """Every member that is heard waits for those on silent nodes, for longer than a step can take."""
+
+    job: str
+    halted_seconds: float
+
+
+# -- workers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """The process exists."""
+
+    worker: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAttached:
+    """The script has called attach()."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDying:
+    """The process will never run again."""
+
+    worker: str
+    witness: str
+    last: Sample | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """The process has ended."""
+
+    exited: Exited
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerQuiet:
+    """A worker makes no progress."""
+
+    sample: Sample
+    limit_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTold:
+    """A worker has told something of itself."""
+
+    worker: str
+    fact: (
+        Ready
+        | Symptom
+        | Unreachable
+        | Resumed
+        | LoopEnded
+        | Leaving
+        | Raised
+        | Mistake
+        | FreshStart
+        | CheckpointWritten
+        | CheckpointFailed
+        | CheckpointPublished
+        | ChecksumsDiffer
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFormed:
+    """Every member of an epoch has published."""
+
+    job: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgressed:
+    """Where a job is: told every ten seconds and when it matters."""
+
+    job: str
+    committed: int
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingTaken:
+    """All samples of a reading that was asked for."""
+
+    job: str
+    number: int
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceTaken:
+    """Stacks of a worker under suspicion."""
+
+    worker: str
+    stacks: str
+    tool: str
+
+
+# -- what people want -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A researcher has submitted a job, and it was accepted."""
+
+    request_id: str
+    job: str
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """Somebody wants a job to end."""
+
+    request_id: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """An operator wants a node to be emptied."""
+
+    request_id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUndrained:
+    """An operator gives a drained or isolated node back."""
+
+    request_id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseSet:
+    """An operator has stopped or allowed all actions."""
+
+    request_id: str
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveSet:
+    """An operator has switched observe mode, for a job or (empty) for all."""
+
+    request_id: str
+    job: str
+    observe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrillOrdered:
+    """Somebody injects a fault."""
+
+    request_id: str
+    job: str
+    worker: str
+    drill: Drill
+
+
+Fact = (
+    TermStarted
+    | TimePassed
+    | NodeAttached
+    | NodeSilent
+    | NodeHeard
+    | JobHalted
+    | WorkerStarted
+    | WorkerAttached
+    | WorkerDying
+    | WorkerExited
+    | WorkerQuiet
+    | WorkerTold
+    | GroupFormed
+    | JobProgressed
+    | ReadingTaken
+    | EvidenceTaken
+    | JobSubmitted
+    | JobCancelled
+    | NodeDrained
+    | NodeUndrained
+    | PauseSet
+    | ObserveSet
+    | DrillOrdered
+)
