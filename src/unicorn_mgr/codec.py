@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from unicorn_mgr import messages, model
+from unicorn_mgr import model
 from unicorn_mgr.wire import agent_pb2, client_pb2, common_pb2, worker_pb2
 
 M = TypeVar("M")
@@ -156,11 +156,3 @@ def _read_body(proto: Any, cls: type[Any], f: _Field) -> Any:
         if _case(option) == case:
             return _read(getattr(proto, case), option, _plan(option))
     raise ValueError(f"{cls.__name__} says nothing that is known here")
-
-
-MESSAGES: tuple[type[Any], ...] = tuple(
-    cls
-    for cls in (getattr(messages, name) for name in messages.__all__)
-    if dataclasses.is_dataclass(cls) and isinstance(cls, type)
-)
-"""Every message class, for tests."""

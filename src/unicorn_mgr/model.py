@@ -108,16 +108,46 @@ class Slot:
     device: str = "cpu"
 
 
+FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit", "gate", "lose-node")
+"""What a drill can do; `gate` stops a worker at a place until a test lets it go on."""
+
+PLACES = (
+    "head",  # at the head of the loop, between steps
+    "compute",  # a micro-batch has been yielded and its forward is about to run
+    "backward",  # its forward has run
+    "computed",  # its backward has returned
+    "before_reduce",  # all micro-batches are done, nothing is launched yet
+    "in_reduce",  # all buckets are launched
+    "first_bucket",  # the first bucket has been seen complete, the last has not been launched
+    "reduced",  # all buckets are complete, the user's update is next
+    "optimizer",  # inside the user's update, before the optimizer's step
+    "publish",  # a new epoch has been heard, holdings are not yet published
+    "constructor",  # inside the group's constructor, address published
+    "gather",  # holdings are published
+    "deal",  # everybody's holdings are known
+    "recompute",  # a dealt micro-batch has been yielded
+    "send_state",  # state is being sent
+    "receive_state",  # state is being received
+    "rehearse",  # inside the rehearsal of a joiner
+    "ready",  # rehearsed, about to say so
+    "closing",  # inside the closing collective
+    "snapshot",  # the state has been copied for a checkpoint
+    "checkpoint",  # the checkpoint's files are written, the word is not yet given
+    "publish_checkpoint",  # the word has been heard, the manifest is not yet written
+)
+"""Where in the training loop a drill can strike."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drill:
     """A fault for a drill or a test, addressed to a place in the training loop."""
 
     fault: str = "kill"
-    """kill, stop, exception, hang, slow or exit."""
+    """One of `FAULTS`."""
     step: int = -1
     """The step to strike in, or the first after it that comes to the place; -1: at once."""
     phase: str = ""
-    """The place inside the step (`unicorn_mgr.worker.drills.PLACES`); empty: its first one."""
+    """One of `PLACES`; empty: the first that is come to."""
     seconds: float = 0.0
     """How long a slow step is slowed down."""
 

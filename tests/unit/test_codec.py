@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unicorn_mgr import codec, messages, model
-from unicorn_mgr.codec import MESSAGES, WireError, decoder, encode
+from unicorn_mgr.codec import WireError, decoder, encode
+
+MESSAGES = tuple(c for c in map(messages.__dict__.get, messages.__all__) if isinstance(c, type))
 
 NESTED = (model.Epoch, model.Lineage, model.Holdings, model.Slot, model.Drill, model.JobDrill, model.JobSpec)
 

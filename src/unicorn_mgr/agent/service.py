@@ -85,8 +85,6 @@ class AgentConfig:
     """Where workers of other nodes reach this node; empty: the address that reaches the coordinator."""
     tls: Path | None = None
     drills: bool = False
-    warm: tuple[str, ...] = ()
-    """Interpreters to have a template of before the first worker is ordered."""
 
 
 class AgentService:

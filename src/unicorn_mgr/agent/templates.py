@@ -96,10 +96,6 @@ class TemplatePool:
             found += line.adopted
         return found
 
-    async def warm(self, interpreter: str, flags: tuple[str, ...], environment: Mapping[str, str]) -> None:
-        """Have a template ready before the first worker is ordered."""
-        await self._open(interpreter, flags, environment, bare=False)
-
     async def spawn(
         self,
         request: dict[str, Any],

@@ -19,7 +19,6 @@ from unicorn_mgr.codec import decoder, encode
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 CALL_SECONDS_MAX = 10.0
-CONNECT_SECONDS_MAX = 3.0
 COORDINATOR = "UNICORN_COORDINATOR"
 TLS = "UNICORN_TLS"
 
@@ -52,13 +51,6 @@ def host_and_port(field: str, text: str) -> str:
     if not (colon and host and port.isdecimal() and int(port) < 65536):
         raise Problem(f"{field}: {text}: want HOST:PORT, e.g. 127.0.0.1:7077")
     return text
-
-
-def duration(field: str, value: float) -> float:
-    """Check seconds."""
-    if value < 0:
-        raise Problem(f"{field}: {value}: want at least 0 seconds")
-    return value
 
 
 def set_up_logging(json: bool, verbose: bool = False) -> None:

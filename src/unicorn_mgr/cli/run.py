@@ -60,11 +60,7 @@ def register(app: typer.Typer) -> None:
         tls: Path | None = TlsOption,
     ) -> None:
         """Submit a job, show its output, end with its exit code.  Ctrl-C cancels it."""
-        if not command:
-            raise Problem("command: give it after --, e.g. unicorn run --name gpt -- python train.py")
-        folder = (workdir or Path.cwd()).resolve()
-        if not folder.is_dir():
-            raise Problem(f"workdir: {folder}: there is no such directory")
+        folder = _folder_of(command, workdir)
         client = Client(coordinator, tls)
         digest, archive = ("", b"") if no_snapshot else pack(folder)
         spec = JobSpec(
@@ -92,6 +88,16 @@ def register(app: typer.Typer) -> None:
             typer.echo(name)
             return
         sys.exit(stay(client, name))
+
+
+def _folder_of(command: list[str], workdir: Path | None) -> Path:
+    """Where the command is to run."""
+    if not command:
+        raise Problem("command: give it after --, e.g. unicorn run --name gpt -- python train.py")
+    folder = (workdir or Path.cwd()).resolve()
+    if not folder.is_dir():
+        raise Problem(f"workdir: {folder}: there is no such directory")
+    return folder
 
 
 def passed_environment(environment: Mapping[str, str], asked: list[str]) -> dict[str, str]:

@@ -17,11 +17,10 @@ from unicorn_mgr.messages import (
     SetPaused,
     UndrainNode,
 )
-from unicorn_mgr.model import JobSpec
+from unicorn_mgr.model import FAULTS, PLACES, Drill, JobSpec
 
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")
 SIZE_MAX = 100_000
-FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit", "gate", "lose-node")
 
 
 class Rejected(Exception):
@@ -85,7 +84,7 @@ def job_submitted(state: ClusterState, request_id: str, spec: JobSpec, drills_al
     if spec.drills and not drills_allowed:
         raise Rejected(Mistake("drills", "", _NO_DRILLS))
     for drill in spec.drills:
-        _check_fault(drill.drill.fault)
+        _check_drill(drill.drill)
     return e.JobSubmitted(request_id, spec.name, spec)
 
 
@@ -123,7 +122,7 @@ def commanded(state: ClusterState, request_id: str, command: Command, drills_all
 def _drill(state: ClusterState, request_id: str, command: Inject, drills_allowed: bool) -> e.DrillOrdered:
     if not drills_allowed:
         raise Rejected(Mistake("inject", "", _NO_DRILLS))
-    _check_fault(command.drill.fault)
+    _check_drill(command.drill)
     _running(state, command.job)
     job = state.jobs[command.job]
     alive = {w.seat: w for w in job.alive()}
@@ -133,9 +132,11 @@ def _drill(state: ClusterState, request_id: str, command: Inject, drills_allowed
     return e.DrillOrdered(request_id, job.name, alive[command.seat].name, command.drill)
 
 
-def _check_fault(fault: str) -> None:
-    if fault not in FAULTS:
-        raise Rejected(Mistake("fault", fault, f"want one of {', '.join(FAULTS)}"))
+def _check_drill(drill: Drill) -> None:
+    if drill.fault not in FAULTS:
+        raise Rejected(Mistake("fault", drill.fault, f"want one of {', '.join(FAULTS)}"))
+    if drill.phase and drill.phase not in PLACES:
+        raise Rejected(Mistake("place", drill.phase, f"want one of {', '.join(PLACES)}"))
 
 
 def _running(state: ClusterState, job: str) -> None:

@@ -16,8 +16,39 @@ REQUESTS_MAX = 10_000
 """Answers kept for repeated calls."""
 
 
+_NodeEvent = (
+    e.NodeAttached
+    | e.NodeSilent
+    | e.NodeHeard
+    | e.NodeDrained
+    | e.NodeUndrained
+    | e.NodeLost
+    | e.NodeIsolated
+    | e.NodeEmptied
+)
+
+
 def record(state: ClusterState, event: e.Event, now: float) -> None:
     """Write one fact or decision into the state."""
+    if isinstance(event, _NodeEvent):
+        _node(state, event, now)
+    elif isinstance(event, record_incidents.IncidentEvent):
+        record_incidents.record(state, event, now)
+    elif isinstance(event, record_workers.WorkerEvent):
+        record_workers.record(state, event, now)
+    elif isinstance(event, record_jobs.JobEvent):
+        record_jobs.record(state, event, now)
+        if isinstance(event, e.JobSubmitted | e.JobCancelled | e.ObserveSet | e.DrillOrdered):
+            _answered(state, event.request_id, event.job)
+    else:
+        _cluster(state, event, now)
+
+
+def _cluster(
+    state: ClusterState,
+    event: e.TimePassed | e.TermStarted | e.PauseSet | e.BreakerTripped | e.BreakerReset,
+    now: float,
+) -> None:
     match event:
         case e.TimePassed():
             pass
@@ -32,64 +63,6 @@ def record(state: ClusterState, event: e.Event, now: float) -> None:
             )
         case e.BreakerReset():
             state.breaker = ""
-        case (
-            e.NodeAttached()
-            | e.NodeSilent()
-            | e.NodeHeard()
-            | e.NodeDrained()
-            | e.NodeUndrained()
-            | e.NodeLost()
-            | e.NodeIsolated()
-            | e.NodeEmptied()
-        ):
-            _node(state, event, now)
-        case (
-            e.IncidentOpened()
-            | e.IncidentRefined()
-            | e.IncidentExplained()
-            | e.IncidentEscalated()
-            | e.IncidentNoted()
-            | e.IncidentClosed()
-        ):
-            record_incidents.record(state, event, now)
-        case (
-            e.WorkerStarted()
-            | e.WorkerAttached()
-            | e.WorkerDying()
-            | e.WorkerExited()
-            | e.WorkerTold()
-            | e.WorkerOrdered()
-            | e.WorkerCondemned()
-            | e.WorkerDismissed()
-            | e.RetirementOrdered()
-            | e.WorkerQuiet()
-            | e.EvidenceTaken()
-            | e.ReadingTaken()
-            | e.InquiryOpened()
-            | e.InquiryClosed()
-        ):
-            record_workers.record(state, event, now)
-        case (
-            e.JobSubmitted()
-            | e.JobCancelled()
-            | e.ObserveSet()
-            | e.DrillOrdered()
-            | e.SlotsAssigned()
-            | e.EpochGranted()
-            | e.GroupFormed()
-            | e.TransitionEnded()
-            | e.LifeEnded()
-            | e.JobHalted()
-            | e.JobProgressed()
-            | e.SeatBarred()
-            | e.PoisonFound()
-            | e.JobGivenUp()
-            | e.CheckpointCommitted()
-            | e.JobEnded()
-        ):
-            record_jobs.record(state, event, now)
-            if isinstance(event, e.JobSubmitted | e.JobCancelled | e.ObserveSet | e.DrillOrdered):
-                _answered(state, event.request_id, event.job)
         case _:
             assert_never(event)
 
@@ -112,18 +85,6 @@ def _term_started(state: ClusterState, event: e.TermStarted, now: float) -> None
         if job.down_since is not None:
             job.down_since = now  # while the coordinator was away nothing ran against anybody
     state.breaker = ""
-
-
-_NodeEvent = (
-    e.NodeAttached
-    | e.NodeSilent
-    | e.NodeHeard
-    | e.NodeDrained
-    | e.NodeUndrained
-    | e.NodeLost
-    | e.NodeIsolated
-    | e.NodeEmptied
-)
 
 
 def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:

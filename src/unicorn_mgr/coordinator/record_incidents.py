@@ -15,7 +15,7 @@ RECOVERY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 INCIDENTS_KEPT = 2_000
 """Closed incidents beyond this many are left to the journal."""
 
-_IncidentEvent = (
+IncidentEvent = (
     e.IncidentOpened
     | e.IncidentRefined
     | e.IncidentExplained
@@ -25,7 +25,7 @@ _IncidentEvent = (
 )
 
 
-def record(state: ClusterState, event: _IncidentEvent, now: float) -> None:
+def record(state: ClusterState, event: IncidentEvent, now: float) -> None:
     """Write one fact about an incident."""
     match event:
         case e.IncidentOpened():

@@ -16,7 +16,7 @@ from unicorn_mgr.coordinator.state import (
 )
 from unicorn_mgr.effects import coordinator as e
 
-_JobEvent = (
+JobEvent = (
     e.JobSubmitted
     | e.JobCancelled
     | e.ObserveSet
@@ -36,7 +36,7 @@ _JobEvent = (
 )
 
 
-def record(state: ClusterState, event: _JobEvent, now: float) -> None:
+def record(state: ClusterState, event: JobEvent, now: float) -> None:
     """Write one fact about a job."""
     match event:
         case e.JobSubmitted(_, name, spec):

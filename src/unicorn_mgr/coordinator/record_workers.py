@@ -42,7 +42,7 @@ RETRY_SECONDS = 5.0
 
 LINK_VERDICT = "nobody is behind: the link is"
 
-_WorkerEvent = (
+WorkerEvent = (
     e.WorkerStarted
     | e.WorkerAttached
     | e.WorkerDying
@@ -76,7 +76,7 @@ def vanished(state: ClusterState, worker: Worker, now: float) -> None:
     _exited(state, worker, Exited(worker.name, -9, witness="its agent does not know it"), now)
 
 
-def record(state: ClusterState, event: _WorkerEvent, now: float) -> None:
+def record(state: ClusterState, event: WorkerEvent, now: float) -> None:
     """Write one fact about a worker."""
     match event:
         case e.WorkerOrdered():

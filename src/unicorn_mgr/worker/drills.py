@@ -15,33 +15,6 @@ from pathlib import Path
 
 from unicorn_mgr.model import Drill
 
-PLACES = (
-    "head",  # at the head of the loop, between steps
-    "compute",  # a micro-batch has been yielded and its forward is about to run
-    "backward",  # its forward has run
-    "computed",  # its backward has returned
-    "before_reduce",  # all micro-batches are done, nothing is launched yet
-    "in_reduce",  # all buckets are launched
-    "first_bucket",  # the first bucket has been seen complete, the last has not been launched
-    "reduced",  # all buckets are complete, the user's update is next
-    "optimizer",  # inside the user's update, before the optimizer's step
-    "publish",  # a new epoch has been heard, holdings are not yet published
-    "constructor",  # inside the group's constructor, address published
-    "gather",  # holdings are published
-    "deal",  # everybody's holdings are known
-    "recompute",  # a dealt micro-batch has been yielded
-    "send_state",  # state is being sent
-    "receive_state",  # state is being received
-    "rehearse",  # inside the rehearsal of a joiner
-    "ready",  # rehearsed, about to say so
-    "closing",  # inside the closing collective
-    "snapshot",  # the state has been copied for a checkpoint
-    "checkpoint",  # the checkpoint's files are written, the word is not yet given
-    "publish_checkpoint",  # the word has been heard, the manifest is not yet written
-)
-
-FAULTS = ("kill", "stop", "exception", "hang", "slow", "exit", "gate")
-
 GATES = "UNICORN_GATES"
 """Folder for the fault `gate`: the worker says there that it has come to a place, and waits to be let on."""
 

@@ -1,0 +1,531 @@
+"""The rules of the architecture: each takes modules and returns what breaks it, with the reason.
+
+`test_architecture.py` applies them to the product, and to small planted violations.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+PACKAGE = "unicorn_mgr"
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 500
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "": frozenset({"worker"}),  # the researcher's names, loaded on first use
+    "model": frozenset(),
+    "phases": frozenset(),
+    "wire": frozenset(),
+    "tls": frozenset(),
+    "messages": frozenset({"model"}),
+    "effects": frozenset({"model", "messages"}),
+    "planner": frozenset({"model"}),
+    "transition": frozenset({"model"}),
+    "ring": frozenset({"phases"}),
+    "codec": frozenset({"model", "messages", "wire"}),
+    "coordinator": frozenset({"model", "phases", "messages", "effects", "planner", "codec", "tls"}),
+    "agent": frozenset({"model", "phases", "messages", "effects", "ring", "codec", "tls"}),
+    "worker": frozenset({"model", "phases", "messages", "transition", "ring", "codec"}),
+    "cli": frozenset({"model", "phases", "messages", "effects", "planner", "codec", "tls", "coordinator", "agent"}),
+}
+"""Per unit (a package or module right below the root): which other units it may import."""
+
+PURE = (
+    "model",
+    "phases",
+    "messages*",
+    "effects*",
+    "transition*",
+    "planner*",
+    "codec",
+    "coordinator.core",
+    "coordinator.state",
+    "coordinator.record*",
+    "coordinator.rules*",
+    "coordinator.orders",
+    "coordinator.triage",
+    "coordinator.liveness",
+    "coordinator.keyvalue",
+    "coordinator.rendezvous",
+    "coordinator.admission",
+    "coordinator.views",
+    "coordinator.describe",
+    "coordinator.settings",
+    "agent.core",
+    "agent.detectors*",
+)
+"""Modules that get time as `now` and chance as an argument.
+
+`coordinator.logbook` is not among them: it is a queue between coroutines, and decides nothing.
+"""
+
+PURE_MAY_IMPORT = frozenset(
+    {
+        "__future__",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "enum",
+        "fractions",
+        "functools",
+        "google.protobuf",
+        "hashlib",
+        "heapq",
+        "hmac",
+        "itertools",
+        "json",
+        "math",
+        "operator",
+        "pydantic",
+        "re",
+        "signal",
+        "statistics",
+        "string",
+        "types",
+        "typing",
+    }
+)
+"""A list of what is allowed, not of what is forbidden: the next impure library is unknown today."""
+
+CONSTANTS_ONLY = {"signal": ("SIG", "Signals")}
+"""Modules of which a core may only read names that begin so."""
+
+IMPURE_BUILTINS = frozenset({"open", "print", "input", "hash", "id", "eval", "exec", "__import__", "breakpoint"})
+
+WITHOUT_TORCH = ("coordinator*", "agent*", "cli*")
+TORCH_EXTRA = frozenset({"torch", "numpy", "fsspec"})
+
+ENTRY_POINTS = ("cli.main", "cli.__main__", "")
+
+ORDER_FREE = frozenset({"sorted", "set", "frozenset", "any", "all", "len"})
+ORDER_BOUND = frozenset(
+    {"list", "tuple", "enumerate", "iter", "next", "map", "filter", "zip", "reversed", "deque", "sum"}
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    line: int
+    target: str  # dotted, from the root of all modules
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file.  `name` is dotted, without the package's own."""
+
+    name: str
+    source: str
+    is_package: bool = False
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+    @property
+    def unit(self) -> str:
+        return self.name.partition(".")[0]
+
+    def at(self, line: int) -> str:
+        path = f"{PACKAGE}.{self.name}".strip(".").replace(".", "/") + ("/__init__.py" if self.is_package else ".py")
+        return f"src/{path}:{line}"
+
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """Everywhere in the file: at its head, in functions, for type checkers."""
+        found = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found += [Import(node.lineno, a.name) for a in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parts = f"{PACKAGE}.{self.name}".split(".")
+                    up = node.level - self.is_package
+                    base = ".".join([*parts[: len(parts) - up], *filter(None, [base])])
+                found += [Import(node.lineno, f"{base}.{a.name}") for a in node.names]
+        return tuple(found)
+
+
+Modules = Mapping[str, Module]
+
+
+def read(root: Path) -> dict[str, Module]:
+    """All modules of the package at `root`, but for generated ones."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        if path.name.endswith("_pb2.py"):
+            continue
+        parts = list(path.relative_to(root).with_suffix("").parts)
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        found[name] = Module(name, path.read_text(), is_package)
+    return found
+
+
+def of(**sources: str) -> dict[str, Module]:
+    """Modules for tests of the rules; `a__b` is the module a.b."""
+    names = {name: name.replace("__", ".") for name in sources}
+    return {dotted: Module(dotted, sources[name]) for name, dotted in names.items()}
+
+
+def ours(target: str, modules: Modules) -> str | None:
+    """The product's module that an import reaches; None for anybody else's."""
+    if target != PACKAGE and not target.startswith(f"{PACKAGE}."):
+        return None
+    name = target.removeprefix(PACKAGE).removeprefix(".")
+    while name and name not in modules:
+        above = name.rpartition(".")[0]
+        if above.startswith("wire") or name.startswith("wire"):
+            return name  # generated modules are not read
+        name = above
+    return name
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, p) for p in patterns)
+
+
+# -- imports --------------------------------------------------------------------------------
+
+
+def direction(modules: Modules) -> Iterator[str]:
+    """Units import in one direction."""
+    for m in modules.values():
+        if m.unit not in MAY_IMPORT:
+            yield (
+                f"{m.at(1)}: unit {m.unit!r} has no place among the layers: say in MAY_IMPORT what it may import. "
+                "A new package without a rule is how two-way imports begin"
+            )
+            continue
+        for i in m.imports:
+            target = ours(i.target, modules)
+            unit = target.partition(".")[0] if target is not None else ""
+            if unit and unit != m.unit and unit not in MAY_IMPORT[m.unit]:
+                yield (
+                    f"{m.at(i.line)}: {m.unit or 'the package'} imports {unit}. Imports go one way, so that each part "
+                    "can be understood, tested and run without those above it; what both need belongs into "
+                    "model, messages or effects"
+                )
+
+
+def purity(modules: Modules) -> Iterator[str]:
+    """Cores see no clock, chance, network, disk or log."""
+    for m in modules.values():
+        if not matches(m.name, PURE):
+            continue
+        for i in m.imports:
+            target = ours(i.target, modules)
+            if target and not matches(target, (*PURE, "wire*")):
+                yield f"{m.at(i.line)}: a core imports {PACKAGE}.{target}, which is not pure. {_WHY_PURE}"
+            if target is None and not _allowed(i.target):
+                yield f"{m.at(i.line)}: a core imports {i.target}. {_WHY_PURE}"
+        for node in ast.walk(m.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_BUILTINS:
+                yield f"{m.at(node.lineno)}: a core calls {node.func.id}(). {_WHY_PURE}"
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                prefixes = CONSTANTS_ONLY.get(node.value.id)
+                if prefixes is not None and not node.attr.startswith(prefixes):
+                    yield f"{m.at(node.lineno)}: a core uses {node.value.id}.{node.attr}. {_WHY_PURE}"
+
+
+_WHY_PURE = (
+    "The same core runs in the service, in the simulator and in the replay of a journal: time comes in as `now`, "
+    "chance as an argument, and effects go out as actions; otherwise a replay is no proof of anything"
+)
+
+
+def _allowed(target: str) -> bool:
+    return any(target == name or target.startswith(f"{name}.") for name in PURE_MAY_IMPORT)
+
+
+def torch_free(modules: Modules) -> Iterator[str]:
+    """Coordinator, agent and command line run where torch is not installed."""
+    for m in modules.values():
+        if not matches(m.name, WITHOUT_TORCH):
+            continue
+        chain = _chain_to_torch(m, modules)
+        if chain:
+            yield (
+                f"{m.at(1)}: reaches torch by {' > '.join(chain)}. An operator need not install it, and importing it "
+                "takes seconds and starts threads, after which a process must not fork"
+            )
+
+
+def _chain_to_torch(start: Module, modules: Modules) -> list[str]:
+    came: dict[str, list[str]] = {start.name: [start.name]}
+    waiting = [start]
+    while waiting:
+        m = waiting.pop(0)
+        for i in m.imports:
+            if i.target.partition(".")[0] in TORCH_EXTRA:
+                return [*came[m.name], i.target]
+            target = ours(i.target, modules)
+            # The root's own imports are for type checkers; it loads what is asked for.
+            if target and target in modules and target not in came:
+                came[target] = [*came[m.name], target]
+                waiting.append(modules[target])
+    return []
+
+
+# -- order ----------------------------------------------------------------------------------
+
+
+def order(modules: Modules) -> Iterator[str]:
+    """Cores never depend on the order of a set."""
+    cores = [m for m in modules.values() if matches(m.name, PURE)]
+    fields, functions = _known_sets(cores)
+    for m in cores:
+        for line in _Sets(m.tree, fields, functions).lines():
+            yield (
+                f"{m.at(line)}: a core goes through a set in its own order. Hashes of strings differ from process "
+                "to process, so a replay would take other decisions than the run did: wrap it in sorted()"
+            )
+
+
+def _known_sets(modules: list[Module]) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of fields and of functions that are sets wherever they are declared."""
+    fields: dict[str, bool] = {}
+    functions: dict[str, bool] = {}
+    for m in modules:
+        for node in ast.walk(m.tree):
+            for a in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(a, ast.AnnAssign) and isinstance(a.target, ast.Name):
+                    fields[a.target.id] = fields.get(a.target.id, True) and _says_set(a.annotation)
+            if isinstance(node, ast.FunctionDef) and node.returns is not None:
+                functions[node.name] = functions.get(node.name, True) and _says_set(node.returns)
+    return frozenset(n for n, is_set in fields.items() if is_set), frozenset(n for n, s in functions.items() if s)
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """Finds iterations over what is a set as far as the source shows."""
+
+    tree: ast.Module
+    fields: frozenset[str]
+    functions: frozenset[str]
+
+    def lines(self) -> list[int]:
+        functions = [n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef)]
+        scopes: list[ast.Module | ast.FunctionDef] = [self.tree, *functions]
+        return sorted({line for scope in scopes for line in self._in_scope(scope)})
+
+    def _in_scope(self, scope: ast.Module | ast.FunctionDef) -> Iterator[int]:
+        names: set[str] = set()
+        if isinstance(scope, ast.FunctionDef):
+            arguments = [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs]
+            names = {a.arg for a in arguments if a.annotation is not None and _says_set(a.annotation)}
+        for _ in range(2):  # a name may be made from one that is assigned further down
+            names |= {n for node in ast.walk(scope) for n in self._assigned(node, names)}
+        excused = {id(c) for node in ast.walk(scope) for c in self._excused(node)}
+        for node in ast.walk(scope):
+            yield from (x.lineno for x in self._gone_through(node, excused) if self._is_set(x, names))
+
+    def _assigned(self, node: ast.AST, names: set[str]) -> Iterator[str]:
+        if isinstance(node, ast.Assign) and self._is_set(node.value, names):
+            yield from (t.id for t in node.targets if isinstance(t, ast.Name))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _says_set(node.annotation):
+            yield node.target.id
+
+    def _excused(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Comprehensions whose order does not matter."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ORDER_FREE:
+            for argument in node.args:
+                yield from getattr(argument, "generators", [])
+        if isinstance(node, ast.SetComp):
+            yield from node.generators
+
+    def _gone_through(self, node: ast.AST, excused: set[int]) -> Iterator[ast.expr]:
+        match node:
+            case ast.For(iter=found):
+                yield found
+            case ast.comprehension(iter=found) if id(node) not in excused:
+                yield found
+            case ast.Starred(value=found) | ast.YieldFrom(value=found):
+                yield found
+            case ast.Call(func=ast.Name(id=name), args=arguments) if name in ORDER_BOUND:
+                yield from arguments
+            case ast.Call(func=ast.Attribute(attr="join" | "extend" | "fromkeys"), args=arguments):
+                yield from arguments
+            case ast.Call(func=ast.Attribute(value=found, attr="pop"), args=[]):
+                yield found
+            case _:
+                pass
+
+    def _is_set(self, node: ast.expr, names: set[str]) -> bool:
+        match node:
+            case ast.Set() | ast.SetComp():
+                return True
+            case ast.Name(id=name):
+                return name in names
+            case ast.Attribute(attr=name):
+                return name in self.fields
+            case ast.Call(func=ast.Name(id=name)):
+                return name in {"set", "frozenset"} or name in self.functions
+            case ast.Call(func=ast.Attribute(attr=name)):
+                return name in {"union", "intersection", "difference", "symmetric_difference"} | self.functions
+            case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), right=right):
+                return any(self._is_set(x, names) or _is_keys(x) for x in (left, right))
+            case ast.IfExp(body=one, orelse=other):
+                return self._is_set(one, names) or self._is_set(other, names)
+            case _:
+                return False
+
+
+def _is_keys(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keys"
+
+
+def _says_set(annotation: ast.expr) -> bool:
+    text = ast.unparse(annotation)
+    return text.startswith(("set", "frozenset", "AbstractSet", "Set["))
+
+
+# -- size -----------------------------------------------------------------------------------
+
+
+def size(modules: Modules) -> Iterator[str]:
+    """Functions fit on a screen, files into a head."""
+    for m in modules.values():
+        lines = len(m.source.splitlines())
+        if lines > FILE_LINES_MAX:
+            yield (
+                f"{m.at(1)}: {lines} lines, at most {FILE_LINES_MAX}. The 3,000-line module begins with one more "
+                "method; part it by what each half is responsible for"
+            )
+        for node in ast.walk(m.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                length = node.end_lineno - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    yield (
+                        f"{m.at(node.lineno)}: {node.name} has {length} lines, at most {FUNCTION_LINES_MAX}: "
+                        "what does not fit on a screen is not read as a whole"
+                    )
+
+
+# -- what nobody uses -----------------------------------------------------------------------
+
+
+def dead_files(modules: Modules) -> Iterator[str]:
+    """Every module is reached from an entry point: by an import, or by its name (`python -m`)."""
+    alive: set[str] = set()
+    waiting = [name for name in ENTRY_POINTS if name in modules]
+    while waiting:
+        name = waiting.pop()
+        if name in alive:
+            continue
+        alive.add(name)
+        m = modules[name]
+        named = [n.value for n in ast.walk(m.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        for text in (*named, *(i.target for i in m.imports)):
+            parts = (ours(text, modules) or "").split(".")
+            packages = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
+            waiting += [p for p in packages if p in modules]
+    for name, m in modules.items():
+        if name not in alive:
+            yield (
+                f"{m.at(1)}: no entry point leads here. A file that nothing uses still has to be read, "
+                "and looks like a feature"
+            )
+
+
+def dead_names(modules: Modules) -> Iterator[str]:
+    """Every function, class, method and constant is mentioned outside its own definition."""
+    exported = _exported(modules)
+    mentioned: dict[str, int] = {}
+    for m in modules.values():
+        for name in _mentions(m.tree):
+            mentioned[name] = mentioned.get(name, 0) + 1
+    for m in modules.values():
+        for node, name in _defined(m.tree):
+            within = sum(n == name for n in _mentions(node))
+            if mentioned.get(name, 0) <= within and name not in exported:
+                yield (
+                    f"{m.at(node.lineno)}: nothing mentions {name}. What is not used is not tested by use, "
+                    "and misleads whoever looks for how things work"
+                )
+
+
+def _exported(modules: Modules) -> set[str]:
+    """What researchers call: the public methods of the classes that the package itself offers."""
+    offered = {i.target for m in modules.values() if not m.name for i in m.imports}
+    return {
+        inner.name
+        for m in modules.values()
+        for node in m.tree.body
+        if isinstance(node, ast.ClassDef) and f"{PACKAGE}.{m.name}.{node.name}" in offered
+        for inner in node.body
+        if isinstance(inner, ast.FunctionDef)
+    }
+
+
+def _mentions(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
+                yield name
+            case ast.alias(name=name):
+                yield name.rpartition(".")[2]
+            case ast.Constant(value=str(text)) if text.isidentifier():
+                yield text
+            case _:
+                pass
+
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
+def _defined(tree: ast.Module) -> Iterator[tuple[_Definition, str]]:
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                assert isinstance(node, ast.Assign | ast.AnnAssign)
+                if not name.startswith("__"):
+                    yield node, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                if not node.decorator_list and not name.startswith("__"):
+                    yield node, name
+            case ast.ClassDef(name=name, bases=bases):
+                yield node, name
+                # A base of somebody else's may call what nothing here mentions.
+                for inner in node.body if not bases else ():
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("__"):
+                        yield inner, inner.name
+            case _:
+                pass
+
+
+# -- words ----------------------------------------------------------------------------------
+
+
+def docstrings(modules: Modules) -> Iterator[str]:
+    """Public names say in a line what they are for."""
+    for m in modules.values():
+        if ast.get_docstring(m.tree) is None:
+            yield f"{m.at(1)}: no docstring. {_WHY_WORDS}"
+        if m.unit == "messages":
+            continue  # the proto files tell what each field means, for every language
+        for node in _public(m.tree.body):
+            if ast.get_docstring(node) is None:
+                yield f"{m.at(node.lineno)}: {node.name} has no docstring. {_WHY_WORDS}"
+
+
+_WHY_WORDS = "A newcomer reads these first: one line saying what it is for, or why it is so"
+
+_Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _public(body: list[ast.stmt]) -> Iterator[_Documented]:
+    for node in body:
+        if isinstance(node, _Documented) and not node.name.startswith("_"):
+            if any("overload" in ast.unparse(d) for d in node.decorator_list):
+                continue
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node.body)
