@@ -18,6 +18,7 @@ from unicorn_mgr.messages import Attached, Raised, Ready
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
+from unicorn_mgr.worker.checks import SettingError, check_metrics, check_model, check_number, check_state
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.engine import Engine, LoopSettings
 from unicorn_mgr.worker.fingerprint import fingerprint
@@ -116,16 +117,16 @@ class Job:
         What the job was submitted with goes before.
         """
         if self._training is not None:
-            raise ValueError("train: this job has a training loop already")
-        for name, value, least in (
-            ("micro_batches", micro_batches, 1),
-            ("verify_every", verify_every, 0),
-            ("bucket_bytes", bucket_bytes, 1),
-            ("checkpoint_every", checkpoint_every, 0),
-            ("checkpoint_keep", checkpoint_keep, 1),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"train: {name}: {value}: want a whole number, at least {least}")
+            raise SettingError("train: this job has a training loop already")
+        check_number("micro_batches", micro_batches, 1)
+        check_number("seed", seed)
+        check_number("verify_every", verify_every, 0)
+        check_number("bucket_bytes", bucket_bytes, 1)
+        check_number("checkpoint_every", checkpoint_every, 0)
+        check_number("checkpoint_keep", checkpoint_keep, 1)
+        check_metrics(metrics)
+        check_state(state or {})
+        check_model(model, as_list(optimizer))
         replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
         checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep)

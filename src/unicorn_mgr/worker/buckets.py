@@ -93,6 +93,16 @@ def layout(parameters: Sequence[torch.nn.Parameter], first_bytes: int, bucket_by
     return plan
 
 
+def _in_memory_order_of(p: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """A view of `flat` in p's shape and, where p fills its memory, with its strides, as torch makes gradients."""
+    filled = 1
+    for size, stride in sorted(zip(p.shape, p.stride(), strict=True), key=lambda dimension: dimension[1]):
+        if size != 1 and stride != filled:
+            return flat.view(p.shape)
+        filled *= size
+    return flat.as_strided(p.shape, p.stride())
+
+
 class GradientStore:
     """The gradients of a model, in buckets.
 
@@ -123,7 +133,7 @@ class GradientStore:
         offset = 0
         for i in members:
             p = self.parameters[i]
-            self._views[i] = bucket.local[offset : offset + p.numel()].view_as(p)
+            self._views[i] = _in_memory_order_of(p, bucket.local[offset : offset + p.numel()])
             self._bucket_of[i] = len(self.buckets)
             offset += p.numel()
         self.buckets.append(bucket)

@@ -9,6 +9,7 @@ import torch
 
 from unicorn_mgr.worker.buckets import BUCKET_BYTES, Bucket, GradientStore
 from unicorn_mgr.worker.buffers import BufferKeeper
+from unicorn_mgr.worker.checks import LoopError
 from unicorn_mgr.worker.checksum import checksum
 from unicorn_mgr.worker.state import ReplicaState, Stateful
 from unicorn_mgr.worker.tail import Tail, Totals
@@ -27,8 +28,7 @@ class Replica:
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         trained = [p for p in model.parameters() if p.requires_grad]
-        if not trained:
-            raise ValueError("model: it has no parameter that requires a gradient")
+        self._untrained = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self.state = ReplicaState(model, optimizers, extra)
         self.gradients = GradientStore(trained, bucket_bytes)
         self.buffers = BufferKeeper(model)
@@ -53,6 +53,12 @@ class Replica:
 
     def complete(self) -> Totals:
         """Every bucket is complete: gradients and buffers become those of the whole batch."""
+        for name, p in self._untrained:
+            if p.requires_grad:
+                raise LoopError(
+                    f"{name} began to require a gradient after job.train: let it require one there, and freeze it "
+                    "afterwards"
+                )
         totals = self.tail.totals()
         self.gradients.finish(totals.weight, totals.used)
         self.buffers.finish(totals.count)

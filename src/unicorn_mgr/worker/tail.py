@@ -49,11 +49,11 @@ class Tail:
         """One micro-batch is done.  `loss` is its summed loss; metrics are means over its weight."""
         local = self.bucket.local
         local[_WEIGHT] += weight
-        local[_LOSS] += loss.detach()
+        local[_LOSS] += loss.detach().reshape(())
         local[_COUNT] += 1
         for i, name in enumerate(self.names):
             value = metrics[name]
-            local[_METRICS + i] += (value.detach() if isinstance(value, torch.Tensor) else value) * weight
+            local[_METRICS + i] += (value.detach().reshape(()) if isinstance(value, torch.Tensor) else value) * weight
 
     def seal(self, used: Sequence[bool], stop: bool) -> None:
         """Everything that is known only when the last micro-batch is done."""

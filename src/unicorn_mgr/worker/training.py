@@ -11,6 +11,7 @@ import torch
 
 from unicorn_mgr.messages import FreshStart, LoopEnded
 from unicorn_mgr.phases import Phase
+from unicorn_mgr.worker.checks import LoopError, check_backward
 from unicorn_mgr.worker.engine import Engine, FreshStartNeeded
 from unicorn_mgr.worker.membership import GivenUp
 from unicorn_mgr.worker.mistake import MistakeError
@@ -69,10 +70,6 @@ def departing(engine: Engine, checkpoints: Checkpoints) -> Iterator[None]:
         raise SystemExit(EXIT_MISTAKE) from None
 
 
-class LoopError(RuntimeError):
-    """The loop is used in a way that could not be exact.  The message says what to change."""
-
-
 class Step:
     """One optimizer step, as long as its micro-batches run and until it is applied."""
 
@@ -95,6 +92,7 @@ class Step:
         After a fault numbers may come that another worker has lost.
         """
         engine = self._engine
+        self.check_sound()
         if self._over:
             raise LoopError(f"step {self.number}: its micro-batches have ended")
         if not self._done:
@@ -130,13 +128,7 @@ class Step:
         engine, number = self._engine, self._current
         if number is None or self._done:
             raise LoopError(f"step {self.number}: a second backward in micro-batch {number}, or one outside of any")
-        names = engine.replica.tail.names
-        if set(metrics) != set(names):
-            raise LoopError(
-                f"metrics: step.backward got {sorted(metrics)}, job.train(metrics=...) said {sorted(names)}"
-            )
-        if loss.numel() != 1:
-            raise LoopError(f"loss: it has shape {tuple(loss.shape)}; step.backward wants one number")
+        loss, weighs = check_backward(loss, weight, metrics, engine.replica.tail.names)
         engine.drills.reach("backward", self.number)
         self._done = True  # if backward raises, what has been accumulated can't be told apart any more
         engine.broken = f"backward of micro-batch {number} in step {self.number} raised"
@@ -146,7 +138,7 @@ class Step:
                 f"{engine.replica.gradients.late_gradient} got a second gradient in one backward, after its bucket "
                 "had been launched: use job.train(overlap=False)"
             )
-        engine.replica.tail.add(loss, float(weight), metrics)
+        engine.replica.tail.add(loss, weighs, metrics)
         engine.broken = ""
         engine.hold(number)
         engine.drills.reach("computed", self.number)
@@ -193,6 +185,11 @@ class Step:
         if endless is None:
             endless = self._engine.endless[id(source)] = Endless(source)
         return endless
+
+    def check_sound(self) -> None:
+        """Raise `LoopError` if a backward has raised here: nothing of this worker may be reduced any more."""
+        if self._engine.broken:
+            raise LoopError(f"{self._engine.broken}; this worker can't go on")
 
     @property
     def current(self) -> int:
@@ -276,8 +273,7 @@ class Training:
         engine = self._engine
         if step is not self._step:
             raise LoopError(f"step {step.number}: end() of a step that is not open")
-        if engine.broken:
-            raise LoopError(f"{engine.broken}; this worker can't go on")
+        step.check_sound()
         if not step.complete:
             raise LoopError(f"step {step.number}: its loop over micro-batches was left before the end")
         engine.finish()

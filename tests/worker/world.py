@@ -1,0 +1,249 @@
+"""A whole job in this process: members in threads that take turns.  No cluster, no gloo, no timing.
+
+Exactly one member runs at a time, and it hands over only where the training loop waits for
+the others: torch's generators, which all threads share, belong to it in between.  States and
+buckets move through the product's own sockets; only who is a member, and the reduction, are
+played here.  A member that raises `DrillError` is lost: the others hear of an epoch without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+
+from unicorn_mgr.messages import Attached, Fact
+from unicorn_mgr.model import Drill, Epoch, Holdings
+from unicorn_mgr.ring import SIZE_BYTES, RingWriter
+from unicorn_mgr.worker.attach import Job
+from unicorn_mgr.worker.drills import DrillError
+from unicorn_mgr.worker.groups import Operation
+from unicorn_mgr.worker.membership import Formation
+from unicorn_mgr.worker.transfer import Donor
+
+T = TypeVar("T")
+
+
+class Deserted(Exception):
+    """Another member has failed in a way that nobody planned."""
+
+
+@dataclass(eq=False)
+class _Sum:
+    """One all-reduce: done when every member has brought its part."""
+
+    parts: dict[int, tuple[torch.Tensor, _Part]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Part:
+    done: bool = False
+    error: str = ""
+
+
+class SharedGroup:
+    """One member's end of the reduction; the nth call of each belongs together."""
+
+    def __init__(self, world: World, sums: list[_Sum], rank: int, size: int) -> None:
+        self.size = size
+        self._world = world
+        self._sums = sums
+        self._rank = rank
+        self._calls = 0
+
+    def all_reduce(self, tensor: torch.Tensor) -> Operation:
+        part = _Part()
+        if self._calls == len(self._sums):
+            self._sums.append(_Sum())
+        together = self._sums[self._calls]
+        self._calls += 1
+        together.parts[self._rank] = (tensor, part)
+        if len(together.parts) == self.size:
+            self._add_up(together)
+        return part
+
+    def _add_up(self, together: _Sum) -> None:
+        tensors = [together.parts[rank][0] for rank in range(self.size)]
+        assert len({(t.shape, t.dtype) for t in tensors}) == 1, "members reduce different things"
+        total = torch.stack(tensors).sum(dim=0)
+        with self._world.changed:
+            for tensor, part in together.parts.values():
+                tensor.copy_(total)
+                part.done = True
+            self._world.changed.notify_all()
+
+    def bury(self) -> None:
+        """Nothing is open."""
+
+
+class Seat:
+    """The membership of one member: the product's seam, played by a `World`."""
+
+    fence_seconds = regroup_seconds = 0.0
+
+    def __init__(self, world: World, name: str) -> None:
+        self.formation: Formation | None = None
+        self.donor: Donor | None = Donor("127.0.0.1", world.wake)
+        self.told: list[Fact] = []
+        self.retire = False
+        self._world = world
+        self._name = name
+        self._epoch = Epoch()
+
+    def newer(self) -> bool:
+        return self._world.epoch > self._epoch
+
+    def form(self, holdings: Holdings) -> Formation | None:
+        world, donor = self._world, self.donor
+        assert donor is not None
+        self._epoch, members = world.epoch, world.members
+        donor.open(self._epoch, "secret")
+        published = world.published.setdefault(self._epoch, {})
+        with world.changed:
+            published[self._name] = (holdings, donor.port)
+            world.changed.notify_all()
+        if not self.wait(lambda: len(published) == len(members)):
+            return None
+        sums = world.sums.setdefault(self._epoch, [])
+        self.formation = Formation(
+            self._epoch,
+            members,
+            self._name,
+            SharedGroup(world, sums, members.index(self._name), len(members)),
+            {name: held for name, (held, _) in published.items()},
+            {name: ("127.0.0.1", port) for name, (_, port) in published.items()},
+            "secret",
+        )
+        return self.formation
+
+    def wait(self, ready: Callable[[], bool]) -> bool:
+        return self._world.hand_over(lambda: ready() or self.newer()) and ready()
+
+    def await_news(self) -> None:
+        self._world.hand_over(self.newer)
+
+    def leave(self, applied: int) -> bool:
+        return False
+
+    def wake(self) -> None:
+        self._world.wake()
+
+    def tell(self, fact: Fact) -> None:
+        self.told.append(fact)
+
+    def abandon(self) -> None:
+        assert self.donor is not None
+        self.donor.withdraw()
+        self.formation = None
+
+
+class World:
+    """Who the members are, and whose turn it is."""
+
+    def __init__(self, size: int) -> None:
+        self.members = tuple(f"test/{seat}.0" for seat in range(size))
+        self.epoch = Epoch(1, 1)
+        self.published: dict[Epoch, dict[str, tuple[Holdings, int]]] = {}
+        self.sums: dict[Epoch, list[_Sum]] = {}
+        self.changed = threading.Condition()
+        self.turn = threading.Lock()
+        self.seats = {name: Seat(self, name) for name in self.members}
+        self._deserted = False
+
+    def hand_over(self, ready: Callable[[], bool]) -> bool:
+        """Let others run until `ready()`."""
+        if ready():
+            return True
+        self.turn.release()
+        try:
+            with self.changed:
+                self.changed.wait_for(lambda: self._deserted or ready())
+        finally:
+            self.turn.acquire()
+        if self._deserted:
+            raise Deserted
+        return True
+
+    def wake(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def lose(self, name: str) -> None:
+        """A member is dead: an epoch without it."""
+        with self.changed:
+            self.members = tuple(m for m in self.members if m != name)
+            self.epoch = Epoch(1, self.epoch.number + 1)
+            self.changed.notify_all()
+
+    def desert(self) -> None:
+        with self.changed:
+            self._deserted = True
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        for seat in self.seats.values():
+            assert seat.donor is not None
+            seat.donor.withdraw()
+            with contextlib.suppress(OSError):
+                seat.donor._listener.shutdown(socket.SHUT_RDWR)
+            seat.donor._listener.close()
+
+
+@dataclass(eq=False)
+class Played(Generic[T]):
+    """How it went."""
+
+    results: dict[str, T] = field(default_factory=dict)
+    """Of the members that came to the end, in order."""
+    lost: list[str] = field(default_factory=list)
+    failed: dict[str, BaseException] = field(default_factory=dict)
+    facts: dict[str, list[Fact]] = field(default_factory=dict)
+    """What each member would have told the coordinator."""
+
+
+def play(size: int, script: Callable[[Job], T], drills: dict[int, Sequence[Drill]] | None = None) -> Played[T]:
+    """Run `script` as every member of a job of `size`; raises what a member raised by itself."""
+    played: Played[T] = Played()
+    with _world(size) as world:
+
+        def member(name: str, armed: Sequence[Drill]) -> None:
+            with world.turn:
+                job = Job(None, RingWriter(bytearray(SIZE_BYTES)), Attached("test", size_max=size, drills=tuple(armed)))
+                job._membership = world.seats[name]
+                try:
+                    played.results[name] = script(job)
+                except DrillError:
+                    played.lost.append(name)
+                    world.lose(name)
+                except BaseException as failed:  # noqa: BLE001 - raised again below, in the test's own thread
+                    played.failed[name] = failed
+                    world.desert()
+
+        threads = [
+            threading.Thread(target=member, args=(name, (drills or {}).get(seat, ())), name=name, daemon=True)
+            for seat, name in enumerate(world.members)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        played.facts = {name: seat.told for name, seat in world.seats.items()}
+    played.results = dict(sorted(played.results.items()))
+    for failed in played.failed.values():
+        if not isinstance(failed, Deserted):
+            raise failed
+    return played
+
+
+@contextlib.contextmanager
+def _world(size: int) -> Iterator[World]:
+    world = World(size)
+    try:
+        yield world
+    finally:
+        world.close()
