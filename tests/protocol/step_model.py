@@ -2,7 +2,8 @@
 
 `workers` workers train `steps` steps of `micro_batches` micro-batches and `buckets`
 buckets, and up to `faults` of them die, each at any moment.  With `join` the last
-worker is no member at first and is admitted at any moment.  The moves are: compute a
+worker is no member at first and is admitted at any moment.  If all state is lost, the
+first member begins anew.  The moves are: compute a
 micro-batch, launch a bucket, see a bucket complete (in any order, at some members
 only), apply the step, die, be detected (several deaths as one epoch or as two), hear
 of an epoch (late, or never when a newer one overtakes it), publish holdings, take the
@@ -189,6 +190,9 @@ class Model:
         notes = {p.worker: p for p in g.published if p.epoch == w.epoch}
         if len(notes) == len(members) and all(g.workers[m] is not None for m in members):
             told = tuple(notes[m] for m in members)
+            if i == members[0] and all(p.applied == NO_STATE for p in told):
+                # From storage, or from the start: which of them, this model does not tell apart.
+                w = w._replace(applied=INITIAL)
             taken = self._take_deal(i, w, members, told)
             if taken is not None:
                 sent = g.sent | self._sends(i, w, members, told)
@@ -339,13 +343,14 @@ class Model:
     def _coordinator(self, g: State, alive: list[int]) -> Iterator[tuple[str, State]]:
         newest = g.epochs[-1]
         last = self.scope.workers - 1
-        if (
-            not g.joined
-            and last in alive
-            and any(w is not None and w.applied < self.scope.steps - 1 for w in g.workers[:-1])
-        ):
-            admitted = g._replace(epochs=(*g.epochs, (*newest, last)), joined=True)
-            yield f"epoch {len(g.epochs)} admits {last}", admitted
+        training = [w for w in g.workers[:-1] if w is not None]
+        if not g.joined and last in alive:
+            if any(w.applied < self.scope.steps - 1 for w in training):
+                admitted = g._replace(epochs=(*g.epochs, (*newest, last)), joined=True)
+                yield f"epoch {len(g.epochs)} admits {last}", admitted
+            if not training:
+                begun = g._replace(epochs=(*g.epochs, (last,)), joined=True)
+                yield f"epoch {len(g.epochs)} begins a new life with {last}", begun
         dead = [m for m in newest if g.workers[m] is None]
         for k in range(1, len(dead) + 1):
             members = tuple(m for m in newest if m not in dead[:k])
@@ -365,18 +370,38 @@ class Model:
         live = [w for w in g.workers if w is not None]
         newest = len(g.epochs) - 1
         gathers = {w.epoch for w in live if w.gathering} | {w.heard for w in live if w.heard > w.epoch} | {newest}
-        published = frozenset(p for p in g.published if p.epoch in gathers)
-        launched = frozenset(x for x in g.launched if any(self._may_read(w, x) for w in live))
+        whole = {k for k in gathers if all(g.workers[m] is not None for m in g.epochs[k])}
+        published = frozenset(p for p in g.published if p.epoch in whole)
+        launched = frozenset(
+            x for x in g.launched if any(self._may_read(w, x) for w in live) and self._may_complete(g, x)
+        )
         sent = frozenset(
             x
             for x in g.sent
-            if (to := g.workers[x.to]) is not None
-            and x.epoch >= to.epoch
-            and (to.gathering or x.epoch > to.epoch or x.item in to.awaits)
+            if (to := g.workers[x.to]) is not None and x.epoch == to.epoch and (to.gathering or x.item in to.awaits)
         )
-        used = gathers | {w.epoch for w in live}
-        epochs = tuple(e if k in used else () for k, e in enumerate(g.epochs))
-        return g._replace(published=published, launched=launched, sent=sent, epochs=epochs)
+        used = sorted(gathers | {w.epoch for w in live if w.epoch >= 0} | {w.heard for w in live if w.heard >= 0})
+        return self._renumbered(g._replace(published=published, launched=launched, sent=sent), used)
+
+    def _renumbered(self, g: State, used: list[int]) -> State:
+        """Only the order of epochs matters, so those that nobody is in any more leave no gap."""
+        if len(used) == len(g.epochs):
+            return g
+        new = {old: k for k, old in enumerate(used)} | {-1: -1}
+        return g._replace(
+            workers=tuple(w and w._replace(epoch=new[w.epoch], heard=new[w.heard]) for w in g.workers),
+            epochs=tuple(g.epochs[k] for k in used),
+            published=frozenset(p._replace(epoch=new[p.epoch]) for p in g.published),
+            launched=frozenset(x._replace(epoch=new[x.epoch]) for x in g.launched),
+            sent=frozenset(x._replace(epoch=new[x.epoch]) for x in g.sent),
+        )
+
+    def _may_complete(self, g: State, x: Launched) -> bool:
+        """A bucket that a dead member has not launched stays incomplete for ever."""
+        if not g.faults:
+            return True
+        dead = [m for m in g.epochs[x.epoch] if g.workers[m] is None]
+        return all(any((y[:3], y.worker) == (x[:3], m) for y in g.launched) for m in dead)
 
     def _may_read(self, w: Worker, x: Launched) -> bool:
         if w.epoch != x.epoch or w.applied + 1 > x.step:
