@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from unicorn_mgr.agent import processes
+from unicorn_mgr.agent import logs, processes
 from unicorn_mgr.agent.processes import Process
 from unicorn_mgr.agent.pycommand import PythonCommand, parse
 from unicorn_mgr.agent.tcpstore import StoreFront
@@ -104,8 +104,8 @@ class Host:
 
     async def _spawn(self, order: StartWorker, snapshot: Path | None) -> None:
         token = secrets.token_hex(16)
-        logfile = self._logfile(order)
         try:
+            logfile = logs.begin(self.config.data, order.worker, order.welcome.job_id)
             front = StoreFront(order.worker, self._store_call)
             await front.open(self.config.address)
             self.stores[order.worker] = front
@@ -124,11 +124,6 @@ class Host:
             return
         self._watch(Process(order, found.pid, processes.map_ring(found.ring), found.words, logfile, token))
         self._emit(Spawned(order.worker, found.pid))
-
-    def _logfile(self, order: StartWorker) -> Path:
-        folder = self.config.data / "logs" / order.job
-        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-        return folder / f"{order.worker.rpartition('/')[2]}.log"
 
     def _environment(self, order: StartWorker, token: str, store_port: int) -> dict[str, str]:
         """The job's environment over this agent's own, and what torchrun would set."""
@@ -196,6 +191,7 @@ class Host:
             "note": f"{token} {note}",
         }
         if python is None:
+            _check_program(order.command[0], folder, environment, self.config.node)
             return {**request, "kind": "exec", "argv": list(order.command)}
         target, first = python.target, str(folder)
         argv = ["-c" if python.kind == "code" else python.target, *python.arguments]
@@ -215,7 +211,8 @@ class Host:
     def _adopt(self, found: Found) -> None:
         token, _, note = found.note.partition(" ")
         order = _read_order(base64.b64decode(note))
-        process = Process(order, found.pid, processes.map_ring(found.ring), found.words, self._logfile(order), token)
+        logfile = logs.file_of(self.config.data, order.worker)
+        process = Process(order, found.pid, processes.map_ring(found.ring), found.words, logfile, token)
         self._emit(Adopted(order, found.pid))
         self._watch(process)
 
@@ -351,6 +348,13 @@ def _script(target: str, folder: Path, snapshot: Path | None, node: str) -> Path
     if not path.is_file():
         raise Mistaken(Mistake("command", target, f"there is no such script on node {node}"))
     return path
+
+
+def _check_program(program: str, folder: Path, environment: dict[str, str], node: str) -> None:
+    """A program that is not there is the user's mistake: starting it again would not help."""
+    where = str(folder / program) if "/" in program else program
+    if shutil.which(where, path=environment.get("PATH")) is None:
+        raise Mistaken(Mistake("command", program, f"there is no such program on node {node}"))
 
 
 def with_suppressed_kill(pid: int) -> None:

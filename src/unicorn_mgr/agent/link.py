@@ -12,15 +12,15 @@ import structlog
 
 from unicorn_mgr import messages
 from unicorn_mgr.codec import decoder, encode
-from unicorn_mgr.messages import AgentMessage, CoordinatorMessage, Hello, LogChunk, Refused, Welcome
+from unicorn_mgr.messages import AgentMessage, CoordinatorMessage, Hello, Refused, Welcome
 from unicorn_mgr.tls import channel_credentials
 
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 2.0
 WELCOME_SECONDS_MAX = 10.0
 OUTBOX_MAX = 20_000
-LOG_CHUNKS_MAX = 500
-"""Output makes way for everything else."""
+OUTPUT_BACKLOG_MAX = 500
+"""With more messages than this waiting, output makes way for everything else."""
 
 log = structlog.get_logger()
 _decode = decoder(CoordinatorMessage)
@@ -57,14 +57,17 @@ class Link:
         """Send a message if the stream is open.  What is true is told again when it is."""
         if self._outbox is None:
             return
-        if isinstance(message.body, LogChunk) and self._outbox.qsize() > LOG_CHUNKS_MAX:
-            return
         if self._outbox.full():
             # Nothing may be left out in the middle: cut, attach again, tell everything.
             self._outbox = None
             self._cut()
             return
         self._outbox.put_nowait(encode(message))
+
+    @property
+    def takes_output(self) -> bool:
+        """Workers' output may be sent: nothing more important waits."""
+        return self._outbox is not None and self._outbox.qsize() <= OUTPUT_BACKLOG_MAX
 
     async def run(self) -> None:
         """Keep the stream open for ever.  Raises `LinkRefused`."""

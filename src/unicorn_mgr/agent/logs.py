@@ -3,11 +3,15 @@
 Workers append to their files directly, so that no agent and no pipe stands between a flood
 of output and training.  What is older than the newest `bytes_max` is punched out of the
 file: its length goes on growing, its place on disk does not, and readers keep their place.
+
+A job has a folder on each node and a file per worker, ended ones too, until another job
+takes its name.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,11 +20,36 @@ from pathlib import Path
 from unicorn_mgr.messages import LogChunk
 
 CHUNK_BYTES = 64 << 10
-CHUNKS_PER_TURN = 16
-"""Per watch and turn: a flood is thinned out, and the follower is told how much is missing."""
+TURN_BYTES_MAX = 16 * CHUNK_BYTES
+"""Per file and turn: a flood is thinned out, and the follower is told how much is missing."""
 
 BLOCK_BYTES = 4096
 _KEEP_SIZE_PUNCH_HOLE = 0x03
+_OWNER = "job-id"
+
+
+def folder_of(data: Path, job: str) -> Path:
+    """Where a job's logs are."""
+    return data / "logs" / job
+
+
+def file_of(data: Path, worker: str) -> Path:
+    """Where a worker's output goes."""
+    job, _, seat = worker.rpartition("/")
+    return folder_of(data, job) / f"{seat}.log"
+
+
+def begin(data: Path, worker: str, job_id: str) -> Path:
+    """The file for a worker that is about to start.  Logs of an earlier job of its name make way."""
+    file = file_of(data, worker)
+    folder = file.parent
+    folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+    owner = folder / _OWNER
+    if not owner.exists() or owner.read_text() != job_id:
+        for path in folder.glob("*.log"):
+            path.unlink()
+        owner.write_text(job_id)
+    return file
 
 
 def bound(path: Path, bytes_max: int, punched: int) -> int:
@@ -51,31 +80,66 @@ class Follower:
 
     watch: str
     job: str
-    from_start: bool
+    folder: Path
     places: dict[str, int] = field(default_factory=dict)
+    """Per file, how far it has been read."""
+    ends: dict[str, int] | None = None
+    """Per file, where to stop; None: never, and then only the newest is sent of what comes too fast."""
 
-    def add(self, worker: str, path: Path) -> None:
-        """A worker is there."""
-        if worker not in self.places:
-            size = path.stat().st_size if path.exists() else 0
-            self.places[worker] = 0 if self.from_start else size
+    def skip(self) -> None:
+        """What is there already is not wanted."""
+        self.places = self._sizes()
 
-    def turn(self, worker: str, path: Path, punched: int) -> Iterator[LogChunk]:
+    def stop_here(self) -> None:
+        """What comes after this moment is not wanted."""
+        self.ends = self._sizes()
+
+    @property
+    def finished(self) -> bool:
+        """All that was wanted has been read."""
+        return self.ends is not None and all(self.places.get(name, 0) >= end for name, end in self.ends.items())
+
+    def turn(self) -> Iterator[LogChunk]:
         """What is new since the last turn, as much as one turn allows."""
-        if worker not in self.places or not path.exists():
+        for name, size in sorted(self._sizes().items(), key=lambda item: _seat(item[0])):
+            yield from self._read(name, size)
+
+    def _sizes(self) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in self.folder.glob("*.log")}
+
+    def _read(self, name: str, size: int) -> Iterator[LogChunk]:
+        until = size if self.ends is None else self.ends.get(name, 0)
+        place = self.places.get(name, 0)
+        if size < max(place, until):
+            place, until = 0, min(until, size)  # it has begun anew
+            if self.ends is not None:
+                self.ends[name] = until
+        if place == until:
+            self.places[name] = place
             return
-        place, size = self.places[worker], path.stat().st_size
-        if size < place:
-            place = 0
-        first = max(place, punched, size - CHUNKS_PER_TURN * CHUNK_BYTES)
-        dropped = first - place
-        with path.open("rb") as file:
+        with (self.folder / name).open("rb") as file:
+            first = place if self.ends is not None else max(place, until - TURN_BYTES_MAX)
+            first = min(until, _first_data(file.fileno(), first))
             file.seek(first)
-            while first < size:
-                data = file.read(min(CHUNK_BYTES, size - first))
+            dropped, stop = first - place, min(until, first + TURN_BYTES_MAX)
+            while first < stop or dropped:
+                data = file.read(min(CHUNK_BYTES, stop - first))
+                yield LogChunk(self.watch, f"{self.job}/{name.removesuffix('.log')}", data, dropped)
+                first, dropped = first + len(data), 0
                 if not data:
                     break
-                first += len(data)
-                yield LogChunk(self.watch, worker, data, dropped)
-                dropped = 0
-        self.places[worker] = first
+            self.places[name] = first
+
+
+def _first_data(handle: int, place: int) -> int:
+    """The first byte at or after `place` that has not been punched out."""
+    try:
+        return os.lseek(handle, place, os.SEEK_DATA)
+    except OSError as failed:
+        if failed.errno != errno.ENXIO:
+            raise
+        return os.fstat(handle).st_size
+
+
+def _seat(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in name.split(".") if part.isdecimal())

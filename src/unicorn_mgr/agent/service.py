@@ -47,6 +47,7 @@ from unicorn_mgr.messages import (
     CollectEvidence,
     Evidence,
     Hello,
+    LogChunk,
     NodeDrill,
     Reading,
     ReadNow,
@@ -120,7 +121,7 @@ class AgentService:
             config.coordinator,
             config.tls,
             self._core.say_hello,
-            lambda welcome: self._emit(LinkOpened(welcome)),
+            self._welcomed,
             self._heard,
             lambda answered: self._emit(LinkLost(answered)),
         )
@@ -128,6 +129,7 @@ class AgentService:
         self._beats = 0
         self._followers: dict[str, logs.Follower] = {}
         self._punched: dict[str, int] = {}
+        self._node_drill: NodeDrill | None = None
         self._deadline_changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
@@ -214,9 +216,6 @@ class AgentService:
                     self._emit(NotSpawned(order.worker, str(failed)))
                     return
         self._host.spawn(order, folder)
-        for follower in self._followers.values():
-            if follower.job == order.job:
-                follower.from_start = True
 
     async def _timer(self) -> None:
         while True:
@@ -241,7 +240,8 @@ class AgentService:
             case WatchLogs():
                 self._watch_logs(body)
             case NodeDrill():
-                self._lose_node()
+                self._node_drill = body
+                self._lose_node_if_due()
             case StoreAnswer():
                 front = self._host.stores.get(body.worker)
                 if front is not None:
@@ -251,14 +251,22 @@ class AgentService:
             case _:
                 self._emit(CoordinatorSaid(body))
 
+    def _welcomed(self, welcome: Welcome) -> None:
+        self._beat_seconds = welcome.beat_seconds
+        self._emit(LinkOpened(welcome))
+
     async def _collect_evidence(self, request: str, worker: str) -> None:
         process = self._host.processes.get(worker)
         stacks, tool = await stacks_of(process) if process is not None and not process.ended else ("", "none")
         self._link.say(AgentMessage(Evidence(worker, request, stacks, tool)))
 
-    def _lose_node(self) -> None:
+    def _lose_node_if_due(self) -> None:
         """A drill: this node dies, with everything on it."""
-        if self._config.drills:
+        drill = self._node_drill
+        if drill is None or not self._config.drills:
+            return
+        reached = any(s.worker == drill.worker and s.step >= drill.step for s in self._host.samples())
+        if drill.step < 0 or reached:
             for worker in list(self._host.processes):
                 self._host.kill(worker, gently=False)
             os._exit(DRILL_EXIT_CODE)
@@ -275,30 +283,40 @@ class AgentService:
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
             self._emit(Sampled(self._host.samples()))
+            self._lose_node_if_due()
 
     async def _tend_logs(self) -> None:
         while True:
             await asyncio.sleep(LOG_SECONDS)
-            for worker, process in list(self._host.processes.items()):
-                limit = process.order.log_bytes_max
-                self._punched[worker] = logs.bound(process.log, limit, self._punched.get(worker, 0))
-                for follower in list(self._followers.values()):
-                    if follower.job == process.order.job:
-                        follower.add(worker, process.log)
-                        for chunk in follower.turn(worker, process.log, self._punched[worker]):
-                            self._link.say(AgentMessage(chunk))
+            self._punched = {
+                worker: logs.bound(process.log, process.order.log_bytes_max, self._punched.get(worker, 0))
+                for worker, process in self._host.processes.items()
+            }
+            for follower in list(self._followers.values()):
+                self._feed(follower)
+
+    def _feed(self, follower: logs.Follower) -> None:
+        """Send what is new, unless the link is busy: then it is read later, from where it was left."""
+        if not self._link.takes_output:
+            return
+        for chunk in follower.turn():
+            self._link.say(AgentMessage(chunk))
+        if follower.finished:
+            self._link.say(AgentMessage(LogChunk(follower.watch, end=True)))
+            del self._followers[follower.watch]
 
     def _watch_logs(self, asked: WatchLogs) -> None:
         if asked.stop:
             self._followers.pop(asked.watch, None)
             return
-        if asked.watch in self._followers:
-            return  # asked again after the stream was cut: it goes on from its place
-        follower = self._followers[asked.watch] = logs.Follower(asked.watch, asked.job, asked.from_start)
-        for worker, process in self._host.processes.items():
-            if process.order.job == asked.job:
-                follower.add(worker, process.log)
-        follower.from_start = True
+        follower = self._followers.get(asked.watch)
+        if follower is None:  # asked again after the stream was cut it goes on from its place
+            follower = logs.Follower(asked.watch, asked.job, logs.folder_of(self._config.data, asked.job))
+            self._followers[asked.watch] = follower
+            if not asked.from_start:
+                follower.skip()
+        if asked.until_now:
+            follower.stop_here()
 
 
 DRILL_EXIT_CODE = 86

@@ -42,7 +42,8 @@ SNAPSHOT_BYTES_MAX = 64 << 20
 EVENTS_PER_READ = 500
 UPDATE_SECONDS = 0.2
 STORY_EVENTS_MAX = 2_000
-LAST_OUTPUT_SECONDS = 1.0
+QUIET_SECONDS_MAX = 5.0
+"""An agent that has more output, and sends none for this long, is not waited for."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -162,7 +163,7 @@ class Clients:
         if asked.job not in self._driver.core.state.jobs:
             known = ", ".join(sorted(self._driver.core.state.jobs)) or "none"
             await context.abort(grpc.StatusCode.NOT_FOUND, f"job: {asked.job}: there is none; known: {known}")
-        watch = self._logs.open(asked.job, asked.from_start, self._agents.send_all) if asked.logs else None
+        watch = self._watch(asked)
         try:
             shown = None
             while True:
@@ -173,15 +174,24 @@ class Clients:
                 if view != shown:
                     shown = view
                     yield encode(JobUpdate(view))
-                if view.state == "ended":
+                if view.state == "ended" or asked.until_now:
                     break
                 await self._pause(watch)
             if watch is not None:
+                if watch.waits_for is None:
+                    self._logs.finish(watch, self._agents.sessions, self._agents.send_all)
                 async for update in self._last_output(watch):
                     yield encode(update)
         finally:
             if watch is not None:
                 self._logs.close(watch, self._agents.send_all)
+
+    def _watch(self, asked: FollowJobRequest) -> Watch | None:
+        if not asked.logs:
+            return None
+        if asked.until_now:
+            return self._logs.open_until_now(asked.job, self._agents.sessions, self._agents.send_all)
+        return self._logs.open(asked.job, asked.from_start, self._agents.send_all)
 
     def _job_view(self, job: str) -> JobView:
         driver = self._driver
@@ -208,15 +218,19 @@ class Clients:
         while not watch.chunks.empty():
             chunk = watch.chunks.get_nowait()
             lost, watch.dropped_bytes = watch.dropped_bytes, 0
-            updates.append(JobUpdate(None, chunk.worker, chunk.data, chunk.dropped_bytes + lost))
+            if chunk.data or chunk.dropped_bytes or lost:
+                updates.append(JobUpdate(None, chunk.worker, chunk.data, chunk.dropped_bytes + lost))
         return updates
 
     async def _last_output(self, watch: Watch) -> AsyncIterator[JobUpdate]:
-        """What the agents still have of an ended job, for a moment."""
-        deadline = time.monotonic() + LAST_OUTPUT_SECONDS
+        """What the agents still have, until each has said that this is all."""
+        deadline = time.monotonic() + QUIET_SECONDS_MAX
         while time.monotonic() < deadline:
             for update in self._drain(watch):
+                deadline = time.monotonic() + QUIET_SECONDS_MAX
                 yield update
+            if not (watch.waits_for or set()) & self._agents.sessions.keys() and watch.chunks.empty():
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(UPDATE_SECONDS):
                     await watch.wait()

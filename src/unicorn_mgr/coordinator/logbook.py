@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from unicorn_mgr.messages import LogChunk, ToAgent, WatchLogs
@@ -22,6 +22,8 @@ class Watch:
     from_start: bool
     chunks: asyncio.Queue[LogChunk] = field(default_factory=lambda: asyncio.Queue(CHUNKS_MAX))
     dropped_bytes: int = 0
+    waits_for: set[str] | None = None
+    """Nodes that have not sent all there is; None: there may always be more."""
 
     def put(self, chunk: LogChunk) -> None:
         """A piece of output; the oldest makes way if the follower is too slow."""
@@ -49,9 +51,24 @@ class LogBook:
 
     def open(self, job: str, from_start: bool, send_all: Callable[[ToAgent], None]) -> Watch:
         """Begin to follow a job's output."""
+        watch = self._new(job, from_start)
+        send_all(WatchLogs(watch.name, job, from_start))
+        return watch
+
+    def open_until_now(self, job: str, nodes: Iterable[str], send_all: Callable[[ToAgent], None]) -> Watch:
+        """Ask for all the output there is at this moment."""
+        watch = self._new(job, from_start=True)
+        self.finish(watch, nodes, send_all)
+        return watch
+
+    def finish(self, watch: Watch, nodes: Iterable[str], send_all: Callable[[ToAgent], None]) -> None:
+        """Nothing comes after what there is at this moment on these nodes."""
+        watch.waits_for = set(nodes)
+        send_all(WatchLogs(watch.name, watch.job, watch.from_start, until_now=True))
+
+    def _new(self, job: str, from_start: bool) -> Watch:
         watch = Watch(f"watch-{next(self._numbers)}", job, from_start)
         self._watches[watch.name] = watch
-        send_all(WatchLogs(watch.name, job, from_start))
         return watch
 
     def close(self, watch: Watch, send_all: Callable[[ToAgent], None]) -> None:
@@ -62,10 +79,12 @@ class LogBook:
     def remind(self, send: Callable[[ToAgent], None]) -> None:
         """An agent has attached: it is asked for what is followed."""
         for watch in self._watches.values():
-            send(WatchLogs(watch.name, watch.job, from_start=watch.from_start))
+            send(WatchLogs(watch.name, watch.job, watch.from_start, until_now=watch.waits_for is not None))
 
-    def hear(self, chunk: LogChunk) -> None:
+    def hear(self, node: str, chunk: LogChunk) -> None:
         """An agent has sent output."""
         watch = self._watches.get(chunk.watch)
         if watch is not None:
+            if chunk.end and watch.waits_for is not None:
+                watch.waits_for.discard(node)
             watch.put(chunk)

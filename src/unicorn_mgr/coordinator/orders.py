@@ -55,6 +55,11 @@ class Orders:
                     yield e.SendToAgent(worker.node, StopWorker(name, reason, gently))
             case e.WorkerDismissed(name, node):
                 yield e.SendToAgent(node, ForgetWorker(name))
+            case e.NodeIsolated(node, reason):
+                # Its agent may well be in reach: what runs there holds slots and would wait for ever.
+                for worker in state.on_node(node):
+                    if worker.exited is None:
+                        yield e.SendToAgent(node, StopWorker(worker.name, f"node {node} is isolated: {reason}"))
             case e.RetirementOrdered(name, reason):
                 yield from self._directive(state, name, Retire(reason))
             case e.EpochGranted():
@@ -152,7 +157,7 @@ class Orders:
         if worker is None:
             return
         if drill.fault == "lose-node":
-            yield e.SendToAgent(worker.node, NodeDrill(drill.fault, drill.seconds))
+            yield e.SendToAgent(worker.node, NodeDrill(name, drill.step))
         else:
             yield e.SendToAgent(worker.node, WorkerDirective(name, drill))
 

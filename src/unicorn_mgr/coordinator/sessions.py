@@ -228,7 +228,7 @@ class Agents:
             case Evidence(worker, _, stacks, tool):
                 await driver.tell(e.EvidenceTaken(worker, stacks, tool))
             case LogChunk():
-                self._logs.hear(body)
+                self._logs.hear(session.node, body)
             case StoreCall():
                 self._store_call(session, body)
             case Hello():

@@ -12,7 +12,7 @@ Seconds = Annotated[float, Field(ge=0)]
 class Settings(BaseModel):
     """Relations between the numbers are checked when they are read, not when they hurt."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     beat_seconds: Seconds = 1.0
     """Between two heartbeats of an agent."""

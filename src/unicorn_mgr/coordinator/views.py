@@ -32,6 +32,7 @@ def cluster_view(
         alarm=state.breaker,
         metrics_address=metrics,
         drills=drills,
+        settings=live.settings.model_dump(),
     )
 
 

@@ -234,12 +234,13 @@ class WatchLogs:
     job: str = ""
     from_start: bool = False
     stop: bool = False
+    until_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDrill:
-    fault: str = ""
-    seconds: float = 0.0
+    worker: str = ""
+    step: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ class ClusterView:
     alarm: str = ""
     metrics_address: str = ""
     drills: bool = False
+    settings: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ class FollowJobRequest:
     job: str = ""
     logs: bool = False
     from_start: bool = False
+    until_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,24 +390,26 @@ class CollectEvidence(_message.Message):
     def __init__(self, request: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class WatchLogs(_message.Message):
-    __slots__ = ("watch", "job", "from_start", "stop")
+    __slots__ = ("watch", "job", "from_start", "stop", "until_now")
     WATCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     FROM_START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_NOW_FIELD_NUMBER: _ClassVar[int]
     watch: str
     job: str
     from_start: bool
     stop: bool
-    def __init__(self, watch: _Optional[str] = ..., job: _Optional[str] = ..., from_start: bool = ..., stop: bool = ...) -> None: ...
+    until_now: bool
+    def __init__(self, watch: _Optional[str] = ..., job: _Optional[str] = ..., from_start: bool = ..., stop: bool = ..., until_now: bool = ...) -> None: ...
 
 class NodeDrill(_message.Message):
-    __slots__ = ("fault", "seconds")
-    FAULT_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    fault: str
-    seconds: float
-    def __init__(self, fault: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+    __slots__ = ("worker", "step")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    step: int
+    def __init__(self, worker: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("term", "welcome", "refused", "start_worker", "stop_worker", "forget_worker", "worker_directive", "read_now", "collect_evidence", "watch_logs", "node_drill", "store_answer", "synced")

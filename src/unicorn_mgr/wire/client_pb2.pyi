@@ -290,7 +290,14 @@ class IncidentView(_message.Message):
     def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., cause: _Optional[str] = ..., severity: _Optional[str] = ..., detected_by: _Optional[str] = ..., evidence: _Optional[str] = ..., opened_at: _Optional[float] = ..., closed_at: _Optional[float] = ..., seconds: _Optional[_Mapping[str, float]] = ..., epoch_before: _Optional[str] = ..., epoch_after: _Optional[str] = ..., steps_lost: _Optional[int] = ..., micro_batches_recomputed: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., would_have: bool = ...) -> None: ...
 
 class ClusterView(_message.Message):
-    __slots__ = ("cluster", "term", "paused", "observe", "nodes", "jobs", "incidents", "version", "alarm", "metrics_address", "drills")
+    __slots__ = ("cluster", "term", "paused", "observe", "nodes", "jobs", "incidents", "version", "alarm", "metrics_address", "drills", "settings")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +309,7 @@ class ClusterView(_message.Message):
     ALARM_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DRILLS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     term: int
     paused: bool
@@ -313,7 +321,8 @@ class ClusterView(_message.Message):
     alarm: str
     metrics_address: str
     drills: bool
-    def __init__(self, cluster: _Optional[str] = ..., term: _Optional[int] = ..., paused: bool = ..., observe: bool = ..., nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ..., incidents: _Optional[_Iterable[_Union[IncidentView, _Mapping]]] = ..., version: _Optional[str] = ..., alarm: _Optional[str] = ..., metrics_address: _Optional[str] = ..., drills: bool = ...) -> None: ...
+    settings: _containers.ScalarMap[str, float]
+    def __init__(self, cluster: _Optional[str] = ..., term: _Optional[int] = ..., paused: bool = ..., observe: bool = ..., nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ..., incidents: _Optional[_Iterable[_Union[IncidentView, _Mapping]]] = ..., version: _Optional[str] = ..., alarm: _Optional[str] = ..., metrics_address: _Optional[str] = ..., drills: bool = ..., settings: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class IncidentRequest(_message.Message):
     __slots__ = ("id",)
@@ -330,14 +339,16 @@ class IncidentStory(_message.Message):
     def __init__(self, incident: _Optional[_Union[IncidentView, _Mapping]] = ..., events: _Optional[_Iterable[_Union[EventLine, _Mapping]]] = ...) -> None: ...
 
 class FollowJobRequest(_message.Message):
-    __slots__ = ("job", "logs", "from_start")
+    __slots__ = ("job", "logs", "from_start", "until_now")
     JOB_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     FROM_START_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_NOW_FIELD_NUMBER: _ClassVar[int]
     job: str
     logs: bool
     from_start: bool
-    def __init__(self, job: _Optional[str] = ..., logs: bool = ..., from_start: bool = ...) -> None: ...
+    until_now: bool
+    def __init__(self, job: _Optional[str] = ..., logs: bool = ..., from_start: bool = ..., until_now: bool = ...) -> None: ...
 
 class JobUpdate(_message.Message):
     __slots__ = ("job", "worker", "output", "dropped_bytes")
