@@ -66,6 +66,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     allocation.ordered,
     checkpoints.committed,
     endings.stopping,
+    endings.lingering,
     incidents.closings,
     allocation.dismissed,
     endings.ended,
@@ -79,6 +80,7 @@ JOB_DEADLINES: tuple[JobDeadlines, ...] = (
     stalls.inquiry_deadlines,
     stalls.link_deadlines,
     endings.stopping_deadlines,
+    endings.lingering_deadlines,
 )
 
 DECISIONS_MAX = 100_000
@@ -185,6 +187,7 @@ def _worker_of(event: e.Event) -> str:
             | e.WorkerOrdered()
             | e.WorkerCondemned()
             | e.WorkerDismissed()
+            | e.WorkerOverstayed()
             | e.RetirementOrdered()
             | e.EvidenceTaken()
         ):

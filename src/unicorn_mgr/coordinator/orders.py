@@ -60,6 +60,10 @@ class Orders:
                 for worker in state.on_node(node):
                     if worker.exited is None:
                         yield e.SendToAgent(node, StopWorker(worker.name, f"node {node} is isolated: {reason}"))
+            case e.WorkerOverstayed(name, reason):
+                worker = state.worker(name)
+                if worker is not None:
+                    yield e.SendToAgent(worker.node, StopWorker(name, reason))
             case e.RetirementOrdered(name, reason):
                 yield from self._directive(state, name, Retire(reason))
             case e.EpochGranted():

@@ -51,6 +51,7 @@ WorkerEvent = (
     | e.WorkerOrdered
     | e.WorkerCondemned
     | e.WorkerDismissed
+    | e.WorkerOverstayed
     | e.RetirementOrdered
     | e.WorkerQuiet
     | e.EvidenceTaken
@@ -106,6 +107,7 @@ def record(state: ClusterState, event: WorkerEvent, now: float) -> None:
             | e.WorkerTold()
             | e.WorkerCondemned()
             | e.WorkerDismissed()
+            | e.WorkerOverstayed()
             | e.RetirementOrdered()
             | e.EvidenceTaken()
         ):
@@ -123,6 +125,7 @@ _OfWorker = (
     | e.WorkerTold
     | e.WorkerCondemned
     | e.WorkerDismissed
+    | e.WorkerOverstayed
     | e.RetirementOrdered
     | e.EvidenceTaken
 )
@@ -157,6 +160,8 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
                 job.sentence = None
         case e.WorkerDismissed(name):
             del job.workers[name]
+        case e.WorkerOverstayed():
+            worker.overstayed = True
         case e.RetirementOrdered():
             worker.retiring = True
         case e.EvidenceTaken(_, stacks, tool):

@@ -64,6 +64,8 @@ class Settings(BaseModel):
     """Workers that die on a micro-batch before it is not dealt again."""
     give_up_seconds: Seconds = 120.0
     """Survivors of a job that is given up may save their state for this long."""
+    linger_seconds: Seconds = 10.0
+    """A worker that does not count any more has this long to end by itself: it holds a slot."""
     stop_seconds: Seconds = 5.0
     """Between asking a process to end and ending it."""
 

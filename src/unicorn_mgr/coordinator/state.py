@@ -95,6 +95,8 @@ class Worker:
     mistake: Mistake | None = None
     condemned: bool = False
     retiring: bool = False
+    overstayed: bool = False
+    """It was told to end, because it had not by itself."""
     fresh_start: bool = False
     """It asked to be started afresh: nobody's fault."""
     incident: str = ""

@@ -18,6 +18,7 @@ from unicorn_mgr.effects.coordinator import (
     PoisonFound,
     SeatBarred,
     WorkerCondemned,
+    WorkerOverstayed,
 )
 from unicorn_mgr.model import Severity
 
@@ -149,6 +150,29 @@ def stopping_deadlines(c: Context, job: Job) -> Iterator[float]:
     """When a given up job has had time enough."""
     if job.give_up is not None and not job.over:
         yield job.give_up_at + c.settings.give_up_seconds
+
+
+def lingering(c: Context, job: Job) -> Iterator[Decision]:
+    """A worker that has failed and does not end, in a thread or an exit handler of the user's, is ended."""
+    if c.state.paused or c.state.observes(job):
+        return
+    for worker in _lingering(c, job):
+        if c.now >= worker.gone_at + c.settings.linger_seconds:
+            yield WorkerOverstayed(worker.name, f"it has not ended {c.settings.linger_seconds:g} s after its failure")
+
+
+def _lingering(c: Context, job: Job) -> list[Worker]:
+    return [
+        w
+        for w in job.workers.values()
+        if not w.alive and w.exited is None and not w.overstayed and c.state.nodes[w.node].phase is not NodePhase.LOST
+    ]
+
+
+def lingering_deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When a failed worker has had time enough to end."""
+    for worker in _lingering(c, job):
+        yield worker.gone_at + c.settings.linger_seconds
 
 
 def escalated(c: Context, job: Job) -> Iterator[Decision]:

@@ -35,6 +35,7 @@ from unicorn_mgr.effects.coordinator.decisions import (
     WorkerCondemned,
     WorkerDismissed,
     WorkerOrdered,
+    WorkerOverstayed,
 )
 from unicorn_mgr.effects.coordinator.facts import (
     DrillOrdered,
@@ -120,6 +121,7 @@ __all__ = [
     "WorkerDying",
     "WorkerExited",
     "WorkerOrdered",
+    "WorkerOverstayed",
     "WorkerQuiet",
     "WorkerStarted",
     "WorkerTold",

@@ -53,6 +53,14 @@ class WorkerDismissed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerOverstayed:
+    """A worker that does not count any more has not ended by itself: it is ended."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetirementOrdered:
     """A worker is to leave after its next step."""
 
@@ -263,6 +271,7 @@ Decision = (
     | WorkerOrdered
     | WorkerCondemned
     | WorkerDismissed
+    | WorkerOverstayed
     | RetirementOrdered
     | EpochGranted
     | TransitionEnded
