@@ -25,6 +25,7 @@ class Demand:
     occupied: frozenset[int] = frozenset()
     """Seats that still have a living worker, wherever it is."""
     may_grow: bool = True
+    """False while it is not known yet whether a silent node of it comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +49,7 @@ class Policy(Protocol):
     """Decides.  Pure: the same problem has the same plan."""
 
     def solve(self, problem: Problem) -> Plan:
-        """A plan in which no place has two owners and no job less than its minimum, unless none at all."""
+        """A plan in which no place has two owners, and no job begins with less than its minimum.
+
+        One that runs keeps what is left of it: its survivors go on.
+        """

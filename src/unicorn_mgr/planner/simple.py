@@ -16,15 +16,10 @@ class FirstComeFirstServed:
         seats = {d.job: {s: p for s, p in sorted(d.seats.items()) if p in usable} for d in problem.demands}
         taken = {p for mine in seats.values() for p in mine.values()}
         free = [p for p in problem.places if p not in taken]
-        reasons: dict[str, str] = {}
         for demand in problem.demands:
             mine = seats[demand.job]
-            lacking = demand.size_min - len(mine)
-            if lacking > len(free):
-                reasons[demand.job] = f"waits for {lacking} more slots, {len(free)} are free"
-                if not mine:
-                    continue
-            while len(mine) < demand.size_min and free and demand.may_grow:
+            begins = mine or demand.size_min <= len(free)
+            while demand.may_grow and begins and free and len(mine) < demand.size_min:
                 _give(demand, mine, free)
         growing = [d for d in problem.demands if d.may_grow and len(seats[d.job]) >= d.size_min]
         while free and growing:
@@ -32,12 +27,20 @@ class FirstComeFirstServed:
             for demand in growing:
                 if free:
                     _give(demand, seats[demand.job], free)
-        for demand in problem.demands:
-            size = len(seats[demand.job])
-            if demand.job not in reasons:
-                full = size >= demand.size_max
-                reasons[demand.job] = f"{size} slots: " + ("all it wants" if full else "no more are free")
-        return Plan(seats, reasons)
+        return Plan(seats, {d.job: _reason(d, len(seats[d.job]), len(free)) for d in problem.demands})
+
+
+def _reason(demand: Demand, size: int, free: int) -> str:
+    """Why a job has what it has.  Said of the whole plan, so that the same plan has the same reasons."""
+    if size >= demand.size_max:
+        return f"{size} slots: all it wants"
+    if not demand.may_grow:
+        return f"{size} slots: it does not grow while a node of it is silent"
+    if size < demand.size_min:
+        return f"waits for {demand.size_min - size} more slots, {free} are free"
+    if demand.barred and size >= demand.size_max - len(demand.barred):
+        return f"{size} slots: {len(demand.barred)} of its seats are barred"
+    return f"{size} slots: no more are free"
 
 
 def _give(demand: Demand, mine: dict[int, Place], free: list[Place]) -> None:
