@@ -13,6 +13,7 @@ import json
 import math
 import os
 import sysconfig
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,10 +58,10 @@ class Records:
 
     def applied(self, step: unicorn.Step) -> None:
         """The optimizer has made its step."""
-        self.write(step=step.number, loss=step.metrics.get("loss"), rehearsal=step.rehearsal)
+        self.write(step=step.number, loss=step.metrics["loss"], rehearsal=step.rehearsal)
 
     def write(self, **facts: object) -> None:
-        self.lines.write(json.dumps({"worker": self.worker, **facts}) + "\n")
+        self.lines.write(json.dumps({"worker": self.worker, "at": time.time(), **facts}) + "\n")
 
 
 def arguments() -> argparse.Namespace:

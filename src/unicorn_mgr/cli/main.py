@@ -7,7 +7,7 @@ import sys
 import typer
 
 from unicorn_mgr import __version__
-from unicorn_mgr.cli import agent, certs, coordinator, local, run, status
+from unicorn_mgr.cli import agent, certs, coordinator, demo, local, run, status
 from unicorn_mgr.cli.common import Problem
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for module in (coordinator, agent, certs, local, run, status):
+for module in (coordinator, agent, certs, demo, local, run, status):
     module.register(app)
 
 
