@@ -118,12 +118,12 @@ class Job:
         """
         if self._training is not None:
             raise SettingError("train: this job has a training loop already")
-        check_number("micro_batches", micro_batches, 1)
-        check_number("seed", seed)
-        check_number("verify_every", verify_every, 0)
-        check_number("bucket_bytes", bucket_bytes, 1)
-        check_number("checkpoint_every", checkpoint_every, 0)
-        check_number("checkpoint_keep", checkpoint_keep, 1)
+        check_number("train: micro_batches", micro_batches, 1)
+        check_number("train: seed", seed)
+        check_number("train: verify_every", verify_every, 0)
+        check_number("train: bucket_bytes", bucket_bytes, 1)
+        check_number("train: checkpoint_every", checkpoint_every, 0)
+        check_number("train: checkpoint_keep", checkpoint_keep, 1)
         check_metrics(metrics)
         check_state(state or {})
         check_model(model, as_list(optimizer))

@@ -23,9 +23,7 @@ class LoopError(RuntimeError):
 def check_number(name: str, value: object, least: int | None = None) -> None:
     """Raise `SettingError` unless `value` is a whole number, at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        raise SettingError(
-            f"train: {name}: {value!r}: want a whole number{'' if least is None else f', at least {least}'}"
-        )
+        raise SettingError(f"{name}: {value!r}: want a whole number{'' if least is None else f', at least {least}'}")
 
 
 def check_metrics(names: Sequence[str]) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from unicorn_mgr.worker import randomness
+from unicorn_mgr.worker.checks import LoopError, SettingError, check_number
 
 Key = tuple[int, int]
 
@@ -48,20 +50,18 @@ class Source:
         workers: int = 1,
         collate: Callable[[list[Any]], Any] = default_collate,
     ) -> None:
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("prefetch", prefetch, 0),
-            ("workers", workers, 1),
-        ):
-            if value < least:
-                raise ValueError(f"Source: {name}: {value}: want at least {least}")
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise ValueError(
+        check_number("Source: batch_size", batch_size, 1)
+        check_number("Source: seed", seed)
+        check_number("Source: prefetch", prefetch, 0)
+        check_number("Source: workers", workers, 1)
+        has_numbers = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if isinstance(dataset, IterableDataset) or not has_numbers:
+            raise SettingError(
                 "Source: dataset: it has no length or no index, so its samples have no numbers; "
                 "pass an iterable to micro_batches() with job.train(exact=False)"
             )
         if len(dataset) == 0:
-            raise ValueError("Source: dataset: it is empty")
+            raise SettingError("Source: dataset: it is empty")
         self._loader = _Loader(dataset, batch_size, seed, collate)
         self._prefetch = prefetch
         self._workers = workers
@@ -103,7 +103,10 @@ class Endless:
         self._present = iter(self._batches)
         for batch in self._present:
             return batch
-        raise ValueError("micro_batches: the source is empty")
+        raise LoopError(
+            f"micro_batches: the {type(self._batches).__name__} is empty, or has ended and can't be begun again; "
+            "give something that can, such as a DataLoader"
+        )
 
 
 class _Loader:
@@ -128,7 +131,8 @@ class _Loader:
 
     def samples(self, step: int, number: int) -> list[int]:
         """Indices of the samples of a micro-batch."""
-        assert self.micro_batches, "a source is bound by step.micro_batches(source)"
+        if not self.micro_batches:
+            raise LoopError("Source: give it to step.micro_batches(source), or call its expect() first")
         size = len(self._dataset)
         first = (step * self.micro_batches + number) * self._batch_size
         return [int(self._order(p // size)[p % size]) for p in range(first, first + self._batch_size)]
@@ -147,19 +151,18 @@ class _Loader:
 
 
 class _Ahead:
-    """Batches under way in loader processes, in the order in which they were asked for."""
+    """Batches under way in loader processes, in the order in which they were asked for.
+
+    Nothing here refers back to it: whoever drops a source ends its processes at once.
+    """
 
     def __init__(self, loader: _Loader, prefetch: int, workers: int) -> None:
-        self._planned: deque[Key] = deque()
-        self._flying: deque[Key] = deque()
-        self._landed: dict[Key, Any] = {}
-        self._following: tuple[int, ...] = ()
-        self._next_step = 0
+        self._plan = _Plan()
         each = max(1, -(-prefetch // workers))
         loaders: DataLoader[Any] = DataLoader(
             loader,  # type: ignore[arg-type]
             batch_size=None,
-            sampler=self._schedule(),
+            sampler=self._plan.pull(),
             num_workers=workers,
             prefetch_factor=each,
             generator=torch.Generator(),  # of its own: nothing is drawn from the micro-batch's
@@ -169,30 +172,44 @@ class _Ahead:
 
     def plan(self, step: int, numbers: Sequence[int], following: Sequence[int]) -> None:
         """What will be asked for: what is under way stays under way."""
-        self._landed = {k: v for k, v in self._landed.items() if k[0] >= step}
-        known = {*self._flying, *self._landed}
-        self._planned = deque((step, n) for n in numbers if (step, n) not in known)
-        self._following, self._next_step = tuple(following) or tuple(numbers), step + 1
+        plan = self._plan
+        plan.landed = {k: v for k, v in plan.landed.items() if k[0] >= step}
+        plan.ahead = deque((step, n) for n in numbers)
+        plan.next_step = step + 1
+        plan.following = tuple(following) or tuple(numbers) or plan.following
 
     def take(self, key: Key) -> tuple[Any] | None:
         """The batch, in a tuple; None if it is not under way."""
-        if self._batches is None:
+        plan = self._plan
+        if self._batches is None and plan.ahead:
             self._batches = self._open()
-        if key not in self._landed and key not in self._flying:
+        if key not in plan.landed and key not in plan.flying:
             return None
-        while key not in self._landed:
+        assert self._batches is not None
+        while key not in plan.landed:
             batch = next(self._batches)
-            self._landed[self._flying.popleft()] = batch
-        return (self._landed.pop(key),)
+            plan.landed[plan.flying.popleft()] = batch
+        return (plan.landed.pop(key),)
 
-    def _schedule(self) -> Iterator[Key]:
+
+@dataclass(slots=True)
+class _Plan:
+    """What the loader processes do next, are doing, and have done."""
+
+    ahead: deque[Key] = field(default_factory=deque)
+    following: tuple[int, ...] = ()
+    """Once everything ahead is under way: these numbers, step for step."""
+    next_step: int = 0
+    flying: deque[Key] = field(default_factory=deque)
+    landed: dict[Key, Any] = field(default_factory=dict)
+
+    def pull(self) -> Iterator[Key]:
         """The sampler: pulled by the DataLoader whenever there is room for one more."""
         while True:
-            if not self._planned:
-                self._planned.extend((self._next_step, n) for n in self._following)
-                self._next_step += 1
-            key = self._planned.popleft()
-            if key in self._flying or key in self._landed:
-                continue
-            self._flying.append(key)
-            yield key
+            if not self.ahead:
+                self.ahead.extend((self.next_step, n) for n in self.following)
+                self.next_step += 1
+            key = self.ahead.popleft()
+            if key not in self.flying and key not in self.landed:
+                self.flying.append(key)
+                yield key

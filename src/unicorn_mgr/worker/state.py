@@ -63,13 +63,15 @@ class Packed:
 
 def pack(tree: Tree) -> Packed:
     """Take the tensors out of a tree.  They are referred to, not copied."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     tensors: list[torch.Tensor] = []
 
     def bare(value: Any, path: str) -> Any:
         if isinstance(value, torch.Tensor):
-            names.append(path)
-            tensors.append(value.detach())
+            if value.layout is not torch.strided or value.is_quantized:
+                raise StateError(f"{path.lstrip('.')}: a tensor of layout {value.layout} can't be sent: make it dense")
+            names[_unlike(names, path)] = None
+            tensors.append(value.detach().resolve_conj().resolve_neg())
             return {"~": "tensor", "i": len(tensors) - 1}
         if value is None or isinstance(value, bool | int | str):
             return value
@@ -116,6 +118,15 @@ def unpack(packed: Packed) -> Tree:
     return full(json.loads(packed.skeleton))
 
 
+def _unlike(names: Mapping[str, None], path: str) -> str:
+    """A name that no tensor has yet: paths of different trees of keys may read the same."""
+    name, copies = path, 1
+    while name in names:
+        copies += 1
+        name = f"{path}~{copies}"
+    return name
+
+
 def _key(key: Any, path: str) -> Any:
     if isinstance(key, bool | int | str) or key is None:
         return key
@@ -155,11 +166,9 @@ class ReplicaState:
         `random` is the random state at the head of the open step: that is where another
         worker takes the loop up.
         """
-        model: dict[str, Any] = dict(self.model.named_parameters())
-        model.update(self.model.named_buffers())
         return pack(
             {
-                "model": model,
+                "model": self._tensors(),
                 "optimizer": [self._optimizer(o) for o in self.optimizers],
                 "state": {name: item.state_dict() for name, item in sorted(self.extra.items())},
                 "random": randomness.portable(random),
@@ -176,23 +185,30 @@ class ReplicaState:
         }
 
     def adopt(self, packed: Packed) -> Progress:
-        """Put a state in place; returns how far it is.  Raises `StateError` if it is another model's."""
+        """Put a state in place; returns how far it is.
+
+        Raises `StateError` if it is another job's; then nothing has changed.
+        """
         tree = unpack(packed)
-        self._adopt_model(tree["model"])
-        if len(tree["optimizer"]) != len(self.optimizers):
-            raise StateError(f"optimizer: the state has {len(tree['optimizer'])}, this job {len(self.optimizers)}")
+        self._check(tree)
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                saved = tree["model"][name]
+                if tensor.data_ptr() != saved.data_ptr() or tensor.numel() == 0:
+                    tensor.copy_(saved)
         for optimizer, saved in zip(self.optimizers, tree["optimizer"], strict=True):
             _adopt_optimizer(optimizer, saved)
-        if sorted(tree["state"]) != sorted(self.extra):
-            raise StateError(f"state=: the state has {sorted(tree['state'])}, this job {sorted(self.extra)}")
         for name, item in self.extra.items():
             item.load_state_dict(tree["state"][name])
         randomness.restore(tree["random"])
         return Progress(*tree["progress"])
 
-    def _adopt_model(self, saved: dict[str, torch.Tensor]) -> None:
-        mine: dict[str, torch.Tensor] = dict(self.model.named_parameters())
-        mine.update(self.model.named_buffers())
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+
+    def _check(self, tree: Tree) -> None:
+        """Raise `StateError` if `tree` is not a state of this job."""
+        mine, saved = self._tensors(), tree["model"]
         if set(mine) != set(saved):
             odd = sorted(set(mine) ^ set(saved))[0]
             where = "this model" if odd in mine else "the state"
@@ -200,10 +216,16 @@ class ReplicaState:
         for name, tensor in mine.items():
             if tensor.shape != saved[name].shape:
                 raise StateError(f"model.{name}: {tuple(saved[name].shape)} in the state, {tuple(tensor.shape)} here")
-        with torch.no_grad():
-            for name, tensor in mine.items():
-                if tensor.data_ptr() != saved[name].data_ptr() or tensor.numel() == 0:
-                    tensor.copy_(saved[name])
+        if len(tree["optimizer"]) != len(self.optimizers):
+            raise StateError(f"optimizer: the state has {len(tree['optimizer'])}, this job {len(self.optimizers)}")
+        for optimizer, of in zip(self.optimizers, tree["optimizer"], strict=True):
+            groups, parameters = optimizer.param_groups, len(_parameters(optimizer))
+            if len(of["groups"]) != len(groups):
+                raise StateError(f"optimizer: {len(of['groups'])} parameter groups in the state, {len(groups)} here")
+            if any(i >= parameters for i in of["state"]):
+                raise StateError(f"optimizer: the state has parameter {max(of['state'])}, this job {parameters}")
+        if sorted(tree["state"]) != sorted(self.extra):
+            raise StateError(f"state=: the state has {sorted(tree['state'])}, this job {sorted(self.extra)}")
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         index = {id(p): i for i, p in enumerate(_parameters(optimizer))}
@@ -218,10 +240,6 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
 
 
 def _adopt_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    if len(saved["groups"]) != len(optimizer.param_groups):
-        raise StateError(
-            f"optimizer: {len(saved['groups'])} parameter groups in the state, {len(optimizer.param_groups)} here"
-        )
     for group, values in zip(optimizer.param_groups, saved["groups"], strict=True):
         for key, value in values.items():
             present = group.get(key)
@@ -233,6 +251,4 @@ def _adopt_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) ->
     for p in parameters:
         optimizer.state.pop(p, None)
     for i, values in saved["state"].items():
-        if i >= len(parameters):
-            raise StateError(f"optimizer: the state has parameter {i}, this job {len(parameters)} parameters")
         optimizer.state[parameters[i]] = dict(values)

@@ -120,7 +120,7 @@ class Donor:
             threading.Thread(target=self._serve, args=(line,), name="unicorn-donor", daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
-        with line, contextlib.suppress(OSError, ValueError, KeyError):
+        with line, contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             line.settimeout(CONNECT_SECONDS)
             asked = json.loads(_read_line(line))
             if asked.get("probe"):
@@ -200,7 +200,7 @@ class Pull:
     def _run(self) -> None:
         try:
             self._take()
-        except (OSError, ValueError) as failed:
+        except Exception as failed:  # noqa: BLE001 - lack of memory, too: whoever waits has to be told of any end
             self.error = f"{self._asked[2]} from {self._address[0]}:{self._address[1]}: {failed}"
         self.done = True
         self._wake()
