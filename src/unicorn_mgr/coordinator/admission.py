@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
-from unicorn_mgr.coordinator.state import ClusterState, NodePhase
+from unicorn_mgr.coordinator.state import ClusterState, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     CancelJob,
@@ -21,6 +22,7 @@ from unicorn_mgr.model import FAULTS, PLACES, Drill, JobSpec
 
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")
 SIZE_MAX = 100_000
+NAMES_SHOWN = 10
 
 
 class Rejected(Exception):
@@ -69,10 +71,12 @@ def check_spec(spec: JobSpec) -> None:
             "want at least 1",
         ),
         (spec.restarts_max >= 0, "restarts", spec.restarts_max, "want at least 0"),
+        (spec.poison_deaths >= 0, "poison_deaths", spec.poison_deaths, "want at least 0"),
     )
     for holds, field, value, fix in rules:
         if not holds:
-            raise Rejected(Mistake(field, str(value), fix))
+            text = str(value)
+            raise Rejected(Mistake(field, text if text.isprintable() else repr(text), fix))
 
 
 def job_submitted(state: ClusterState, request_id: str, spec: JobSpec, drills_allowed: bool) -> e.JobSubmitted:
@@ -127,9 +131,24 @@ def _drill(state: ClusterState, request_id: str, command: Inject, drills_allowed
     job = state.jobs[command.job]
     alive = {w.seat: w for w in job.alive()}
     if command.seat not in alive:
-        seats = ", ".join(map(str, sorted(alive))) or "none"
+        seats = _listed(map(str, sorted(alive)))
         raise Rejected(Mistake("worker", str(command.seat), f"job {job.name} has workers {seats}"), missing=True)
-    return e.DrillOrdered(request_id, job.name, alive[command.seat].name, command.drill)
+    worker = alive[command.seat]
+    _can_strike(state, worker, command.drill)
+    return e.DrillOrdered(request_id, job.name, worker.name, command.drill)
+
+
+def _can_strike(state: ClusterState, worker: Worker, drill: Drill) -> None:
+    """A drill that would silently come to nothing is refused."""
+    if not state.nodes[worker.node].drills:
+        fix = f"the agent of node {worker.node} does not allow drills; start it with --allow-drills"
+        raise Rejected(Mistake("worker", str(worker.seat), fix))
+    from_outside = drill.fault in ("kill", "stop", "lose-node") and drill.step < 0 and not drill.phase
+    if worker.phase is WorkerPhase.ORDERED:
+        raise Rejected(Mistake("worker", str(worker.seat), f"{worker.name} has not started yet; try again"))
+    if worker.phase is WorkerPhase.STARTED and not from_outside:
+        fix = f"{worker.name} has not called unicorn.attach() yet; until then only kill, stop and lose-node strike it"
+        raise Rejected(Mistake("fault", drill.fault, f"{fix}, without --at-step"))
 
 
 def _check_drill(drill: Drill) -> None:
@@ -141,13 +160,23 @@ def _check_drill(drill: Drill) -> None:
 
 def _running(state: ClusterState, job: str) -> None:
     if job not in state.jobs:
-        known = ", ".join(sorted(state.jobs)) or "none"
-        raise Rejected(Mistake("job", job, f"there is no such job; known: {known}"), missing=True)
+        raise unknown("job", job, state.jobs)
     if state.jobs[job].over:
         raise Rejected(Mistake("job", job, "it has ended"))
 
 
 def _known(state: ClusterState, node: str) -> None:
     if node not in state.nodes:
-        known = ", ".join(sorted(state.nodes)) or "none"
-        raise Rejected(Mistake("node", node, f"there is no such node; known: {known}"), missing=True)
+        raise unknown("node", node, state.nodes)
+
+
+def unknown(field: str, value: str, known: Iterable[str]) -> Rejected:
+    """Somebody names what is not there."""
+    fix = f"there is no such {field}; known: {_listed(sorted(known))}"
+    return Rejected(Mistake(field, value, fix), missing=True)
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = len(found) - NAMES_SHOWN
+    return ", ".join(found[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "none"

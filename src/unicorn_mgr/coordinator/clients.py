@@ -12,15 +12,15 @@ from typing import Any
 import grpc
 
 from unicorn_mgr.codec import encode
-from unicorn_mgr.coordinator.admission import Rejected, commanded, job_submitted
+from unicorn_mgr.coordinator.admission import Rejected, commanded, job_submitted, unknown
 from unicorn_mgr.coordinator.authority import Authority
-from unicorn_mgr.coordinator.describe import concerns, describe
+from unicorn_mgr.coordinator.describe import concerns, describe, without_secrets
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook, Watch
 from unicorn_mgr.coordinator.sessions import Agents
 from unicorn_mgr.coordinator.store import Entry, dump_event
 from unicorn_mgr.coordinator.views import cluster_view, incident_view, job_view
-from unicorn_mgr.effects.coordinator import NodeDrained, NodeUndrained
+from unicorn_mgr.effects.coordinator import DrillOrdered, Event, NodeDrained, NodeUndrained
 from unicorn_mgr.messages import (
     ClusterView,
     CommandDone,
@@ -101,10 +101,17 @@ class Clients:
             await _refuse(context, rejected)
             raise
         await self._driver.submit(event)
-        if isinstance(event, NodeDrained | NodeUndrained):
-            node = self._driver.core.state.nodes[event.node]
-            return CommandDone(f"node {node.name} is {node.phase}" + (f": {node.reason}" if node.reason else ""))
-        return CommandDone("done")
+        return CommandDone(self._done(event))
+
+    def _done(self, event: Event) -> str:
+        match event:
+            case NodeDrained(_, name) | NodeUndrained(_, name):
+                node = self._driver.core.state.nodes[name]
+                return f"node {name} is {node.phase}" + (f": {node.reason}" if node.reason else "")
+            case DrillOrdered(_, _, worker, drill):
+                return f"{drill.fault} is ordered for {worker}" + (f" in step {drill.step}" if drill.step >= 0 else "")
+            case _:
+                return "done"
 
     # -- looking -------------------------------------------------------------------------
 
@@ -129,7 +136,9 @@ class Clients:
         incident = state.incidents.get(asked.id)
         if incident is None:
             newest = ", ".join(list(state.incidents)[-3:]) or "none"
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"incident: {asked.id}: there is none; newest: {newest}")
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"incident: {asked.id}: there is no such incident; newest: {newest}"
+            )
             raise AssertionError
         since, until = incident.occurred_at - 1.0, (incident.closed_at or now) + 1.0
         entries = await asyncio.to_thread(lambda: list(self._driver.store.entries(0)))
@@ -141,7 +150,10 @@ class Clients:
     async def follow_events(self, asked: FollowEventsRequest, context: Context) -> AsyncIterator[bytes]:
         """Events after a number, and with `follow` those to come."""
         await self._authority.require(context, Role.VIEWER)
-        after = asked.after
+        state, after = self._driver.core.state, asked.after
+        for field, value, known in (("job", asked.job, state.jobs.keys()), ("node", asked.node, state.nodes.keys())):
+            if value and value not in known:
+                await _refuse(context, unknown(field, value, known))
         while True:
             changed = self._driver.changed
             entries = await asyncio.to_thread(self._read, after)
@@ -161,8 +173,7 @@ class Clients:
         """A job's state whenever it changes, and its output, until it has ended."""
         await self._authority.require(context, Role.VIEWER)
         if asked.job not in self._driver.core.state.jobs:
-            known = ", ".join(sorted(self._driver.core.state.jobs)) or "none"
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"job: {asked.job}: there is none; known: {known}")
+            await _refuse(context, unknown("job", asked.job, self._driver.core.state.jobs))
         watch = self._watch(asked)
         try:
             shown = None
@@ -242,5 +253,5 @@ async def _refuse(context: Context, rejected: Rejected) -> None:
 
 
 def _line(entry: Entry) -> EventLine:
-    kind, body = dump_event(entry.event)
+    kind, body = dump_event(without_secrets(entry.event))
     return EventLine(entry.number, entry.wall, kind, describe(entry.event), body)

@@ -10,7 +10,20 @@ from unicorn_mgr.messages import Sample
 
 
 def describe(event: e.Event) -> str:
-    """What happened, for a person who knows the vocabulary."""
+    """What happened in one line, for a person who knows the vocabulary."""
+    first, *rest = _words(event).strip().splitlines() or [""]
+    return f"{first} [...] {rest[-1].strip()}" if rest else first
+
+
+def without_secrets(event: e.Event) -> e.Event:
+    """The event as it may be shown: the values of a job's environment stay in the journal."""
+    if isinstance(event, e.JobSubmitted):
+        hidden = dict.fromkeys(event.spec.environment, "...")
+        return dataclasses.replace(event, spec=dataclasses.replace(event.spec, environment=hidden))
+    return event
+
+
+def _words(event: e.Event) -> str:
     match event:
         case e.TermStarted(term):
             return f"the coordinator has started, term {term}"

@@ -136,4 +136,6 @@ def _node_given_up(state: ClusterState, name: str, phase: NodePhase, reason: str
     node = state.nodes[name]
     node.phase, node.reason = phase, reason
     for worker in state.on_node(name):
+        # Its end is the node's: however it comes about, it is no incident of its own.
+        worker.condemned = worker.condemned or worker.alive
         record_workers.gone(state, worker, f"node {name}: {reason}", now)

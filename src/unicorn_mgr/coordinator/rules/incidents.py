@@ -62,8 +62,6 @@ def failed(job: Job, worker: Worker) -> bool:
     """It is gone, and nobody wanted that."""
     if worker.alive or worker.ended_well or worker.fresh_start or worker.condemned:
         return False
-    if worker.exited is None and worker.gone_reason.startswith("node "):
-        return False
     return not (job.cancelled or job.give_up is not None)
 
 
