@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Whole files side by side: clusters of tests wait more than they compute.
+PARALLEL ?= -n 3 --dist loadfile
 
 .PHONY: setup demo test test-system lint bench protos clean
 
@@ -19,7 +21,7 @@ demo: setup
 	$(BIN)/unicorn demo
 
 test: setup lint
-	$(BIN)/python -m pytest -m 'not system' $(TESTS)
+	$(BIN)/python -m pytest -m 'not system' $(PARALLEL) $(TESTS)
 
 test-system: setup
 	sh tools/system-packages.sh

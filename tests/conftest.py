@@ -42,3 +42,11 @@ def shared(templates: Path) -> Iterator[Cluster]:
     """A cluster of four nodes for a whole module."""
     with tempfile.TemporaryDirectory(prefix="unicorn-c") as folder, cluster(Path(folder), templates, nodes=4) as found:
         yield found
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A skipped test proves nothing: the run fails."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.stats.get("skipped") and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter.write_line("a test was skipped: that fails the run", red=True)
