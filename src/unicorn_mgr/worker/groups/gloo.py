@@ -115,6 +115,8 @@ class GlooGroup:
         return self._start(lambda: self._group.allreduce([tensor]), tensor)
 
     def _start(self, start: Callable[[], Any], tensor: torch.Tensor) -> Operation:
+        if self._group is None:
+            return FailedOperation("the group is buried")
         try:
             work = start()
         except RuntimeError as failed:
@@ -200,6 +202,7 @@ class Builder:
         self._mine = mine
         blobs, peers = self._exchange(published, mine)
         self._peers = peers - {mine}
+        self._wake()
         return blobs
 
     def _build(self) -> None:

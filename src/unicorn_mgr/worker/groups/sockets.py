@@ -20,19 +20,31 @@ from pathlib import Path
 Address = tuple[str, int]
 
 
-def _open_sockets() -> Iterator[socket.socket]:
-    """A duplicate of every TCP socket of this process: gloo's own thread may close the original."""
+def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Every TCP socket of this process: its number, and a duplicate that is closed with the turn of the loop.
+
+    A duplicate, because gloo's own thread may close the original meanwhile.
+    """
     for entry in os.listdir("/proc/self/fd"):
-        try:
-            if not str(Path(f"/proc/self/fd/{entry}").readlink()).startswith("socket:"):
-                continue
-            copy = socket.socket(fileno=os.dup(int(entry)))
-        except OSError:
-            continue
-        if copy.family in (socket.AF_INET, socket.AF_INET6):
-            yield copy
-        else:
-            copy.close()
+        copy = _duplicate(int(entry))
+        if copy is not None:
+            with copy:
+                if copy.family in (socket.AF_INET, socket.AF_INET6):
+                    yield int(entry), copy
+
+
+def _duplicate(number: int) -> socket.socket | None:
+    try:
+        if not str(Path(f"/proc/self/fd/{number}").readlink()).startswith("socket:"):
+            return None
+        copy = os.dup(number)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
 
 
 def _ends(found: socket.socket) -> tuple[Address, Address | None]:
@@ -52,12 +64,11 @@ def listener_of(published: bytes) -> Address | None:
 
     gloo publishes the bytes of the `sockaddr`: family, port, address.
     """
-    for found in _open_sockets():
-        with found:
-            if found.family == socket.AF_INET and _listens(found):
-                host, port = found.getsockname()
-                if port.to_bytes(2, "big") + socket.inet_aton(host) in published:
-                    return host, port
+    for _, found in _tcp_sockets():
+        if found.family == socket.AF_INET and _listens(found):
+            host, port = found.getsockname()
+            if port.to_bytes(2, "big") + socket.inet_aton(host) in published:
+                return host, port
     return None
 
 
@@ -67,17 +78,14 @@ def cut(mine: Address, peers: frozenset[Address]) -> int:
     Never the listener: gloo ends the process when its accept fails.
     """
     count = 0
-    for found in _open_sockets():
-        with found:
-            try:
-                if _listens(found):
-                    continue
-                local, remote = _ends(found)
-                if local == mine or (remote is not None and remote in peers):
-                    found.shutdown(socket.SHUT_RDWR)
-                    count += 1
-            except OSError:
+    for _, found in _tcp_sockets():
+        with contextlib.suppress(OSError):
+            if _listens(found):
                 continue
+            local, remote = _ends(found)
+            if local == mine or (remote is not None and remote in peers):
+                found.shutdown(socket.SHUT_RDWR)
+                count += 1
     return count
 
 
@@ -96,17 +104,8 @@ def close_in_child(mine: Address, peers: frozenset[Address]) -> None:
 
 
 def _each_of_group(mine: Address, peers: frozenset[Address], act: Callable[[int], None]) -> None:
-    for entry in Path("/proc/self/fd").iterdir():
-        number = int(entry.name)
-        try:
-            copy = socket.socket(fileno=os.dup(number))
-        except OSError:
-            continue
-        with copy:
-            if copy.family != socket.AF_INET:
-                continue
-            local, remote = _ends(copy)
-            ours = local == mine or (remote is not None and remote in peers)
-        if ours:
-            with contextlib.suppress(OSError):
+    for number, found in _tcp_sockets():
+        with contextlib.suppress(OSError):
+            local, remote = _ends(found)
+            if local == mine or (remote is not None and remote in peers):
                 act(number)
