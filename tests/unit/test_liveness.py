@@ -174,3 +174,12 @@ def test_what_a_dead_worker_said_is_forgotten() -> None:
     live.beat("n0", (place(0, Phase.COMPUTE, committed=99),), 1.0)
     live.forget("gpt/0.0")
     assert [c for c in live.poll(state, 2.0) if isinstance(c, JobProgressed)] == []
+
+
+def test_the_next_job_of_a_name_begins_before_the_first_step() -> None:
+    state, live, _ = training()
+    live.beat("n0", (place(0, Phase.COMPUTE, committed=999),), 1.0)
+    assert list(live.poll(state, 1.0)) == [JobProgressed("gpt", 999, 0.1)]
+    live.forget_job("gpt")
+    live.beat("n0", (place(0, Phase.COMPUTE, committed=0),), 2.0)
+    assert list(live.poll(state, 2.0)) == [JobProgressed("gpt", 0, 0.1)]

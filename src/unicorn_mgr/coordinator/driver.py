@@ -19,6 +19,7 @@ import structlog
 
 from unicorn_mgr.coordinator.core import CoordinatorCore
 from unicorn_mgr.coordinator.describe import describe
+from unicorn_mgr.coordinator.keyvalue import KeyValueStores
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.orders import Orders
 from unicorn_mgr.coordinator.rendezvous import Rendezvous
@@ -68,6 +69,7 @@ class Driver:
         self.core = CoordinatorCore(settings, policy, Orders(settings, store.secret))
         self.liveness = Liveness(settings)
         self.rendezvous = Rendezvous()
+        self.stores = KeyValueStores()
         self.lags = Lags()
         self.changed = asyncio.Event()
         """Set after each commit; whoever waits clears nothing but takes the next one."""
@@ -196,6 +198,10 @@ class Driver:
                 self._send(node, body)
             case e.OpenRendezvous(job, epoch, members):
                 self.rendezvous.open(job, epoch, members)
+            case e.ForgetJob(job):
+                self.rendezvous.close(job)
+                self.stores.forget(job)
+                self.liveness.forget_job(job)
             case e.TakeReadings():
                 assert self._tasks is not None
                 self._tasks.create_task(self._take_readings(action))

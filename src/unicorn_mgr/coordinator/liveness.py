@@ -53,6 +53,11 @@ class Liveness:
         """A worker is no more."""
         self.samples.pop(worker, None)
 
+    def forget_job(self, job: str) -> None:
+        """A job has ended: another may take its name, and begins before the first step."""
+        self._told.pop(job, None)
+        self._halts_told.discard(job)
+
     def poll(self, state: ClusterState, now: float) -> Iterator[Change]:
         """Changes of meaning since the last poll."""
         yield from self._nodes(state, now)

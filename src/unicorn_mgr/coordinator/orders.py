@@ -87,6 +87,8 @@ class Orders:
                 yield from self._drill(state, name, drill)
             case e.NodeAttached():
                 yield from self.resync(state, event)
+            case e.JobEnded(name):
+                yield e.ForgetJob(name)
             case _:
                 pass
 
@@ -96,6 +98,10 @@ class Orders:
         """The newest membership, as it is told."""
         poison = tuple(Poison(step, number) for step, number in job.poison)
         return Granted(job.epoch, job.members, poison, self._derived(f"{job.name} {job.epoch}"))
+
+    def job_id(self, job: Job) -> str:
+        """Tells a job from an earlier one of its name."""
+        return self._derived(f"{job.name} submitted at {job.submitted_at}")[:16]
 
     def _derived(self, text: str) -> str:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
@@ -151,7 +157,7 @@ class Orders:
                 skip_poison=spec.skip_poison,
                 drills=drills,
                 exact=not spec.inexact,
-                job_id=self._derived(f"{job.name} submitted at {job.submitted_at}")[:16],
+                job_id=self.job_id(job),
                 checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
             ),
         )
@@ -172,7 +178,8 @@ class Orders:
         known = set(event.workers)
         for name in sorted(known):
             worker = state.worker(name)
-            if worker is None or (not worker.alive and worker.exited is None):
+            elsewhere = worker is not None and worker.node != event.node
+            if worker is None or elsewhere or (not worker.alive and worker.exited is None):
                 yield e.SendToAgent(event.node, StopWorker(name, "it does not count any more"))
         for worker in state.on_node(event.node):
             if worker.alive and worker.name in known:

@@ -51,8 +51,3 @@ class Rendezvous:
             return None, (), False
         formed = Formed(meeting.epoch, tuple(meeting.published[m] for m in meeting.members))
         return (formed, (note.worker,), False) if was_complete else (formed, meeting.members, True)
-
-    def missing(self, job: str) -> tuple[str, ...]:
-        """Members that have not published yet."""
-        meeting = self.meetings.get(job)
-        return tuple(m for m in meeting.members if m not in meeting.published) if meeting is not None else ()

@@ -14,7 +14,6 @@ from unicorn_mgr.codec import encode
 from unicorn_mgr.coordinator.admission import NAME
 from unicorn_mgr.coordinator.authority import Authority
 from unicorn_mgr.coordinator.driver import Driver
-from unicorn_mgr.coordinator.keyvalue import KeyValueStores
 from unicorn_mgr.coordinator.logbook import LogBook
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
@@ -31,6 +30,7 @@ from unicorn_mgr.messages import (
     Refused,
     SnapshotChunk,
     SnapshotRequest,
+    StopWorker,
     StoreCall,
     ToAgent,
     Welcome,
@@ -82,7 +82,6 @@ class Agents:
         self._driver = driver
         self._logs = logs
         self._authority = authority
-        self._stores = KeyValueStores()
         self.sessions: dict[str, Session] = {}
         self.outdated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -177,6 +176,8 @@ class Agents:
     async def _tell_truth(self, session: Session, truth: WorkerTruth) -> None:
         """What is true of a worker, as the facts it would have been told by."""
         name, driver = truth.worker, self._driver
+        if self._is_stranger(session, name):
+            return
         if truth.pid:
             await driver.tell(e.WorkerStarted(name, truth.pid))
         if truth.attached:
@@ -205,6 +206,8 @@ class Agents:
 
     async def _hear(self, session: Session, message: AgentMessage) -> None:
         driver, body = self._driver, message.body
+        if self._is_stranger(session, _told_of(body)):
+            return
         match body:
             case Beat(_, samples):
                 driver.liveness.beat(session.node, samples, driver.now())
@@ -234,6 +237,16 @@ class Agents:
             case Hello():
                 log.warning("a second hello is ignored", node=session.node)
 
+    def _is_stranger(self, session: Session, name: str) -> bool:
+        """A process of an earlier job of the same name, left over on this node: it is stopped, and not believed."""
+        worker = self._driver.core.state.worker(name)
+        if worker is None or worker.node == session.node:
+            return False
+        term = self._driver.core.state.term
+        session.say(term, StopWorker(name, f"the worker of this name is on node {worker.node}"))
+        session.say(term, ForgetWorker(name))
+        return True
+
     async def _published(self, worker: str, note: Published) -> None:
         formed = self._driver.publish(worker, note)
         if formed is not None:
@@ -251,7 +264,7 @@ class Agents:
         if worker is None:
             return
         job = self._driver.core.state.jobs[worker.job]
-        answers = self._stores.call(job.name, job.gang_restarts, session.node, call)
+        answers = self._driver.stores.call(job.name, job.gang_restarts, session.node, call)
         for node, answer in answers:
             self.send(node, answer)
 
@@ -267,3 +280,14 @@ class Agents:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"snapshot: {asked.digest}: not here")
         for at in range(0, len(data), SNAPSHOT_CHUNK_BYTES):
             yield encode(SnapshotChunk(data[at : at + SNAPSHOT_CHUNK_BYTES]))
+
+
+def _told_of(body: object) -> str:
+    """The worker that a message tells news of; output may as well be an earlier one's."""
+    match body:
+        case WorkerFact() | WorkerStarted() | WorkerAttached() | WorkerDying() | Exited() | Evidence() | StoreCall():
+            return body.worker
+        case WorkerQuiet(sample):
+            return sample.worker
+        case _:
+            return ""

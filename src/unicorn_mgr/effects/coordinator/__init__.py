@@ -2,6 +2,7 @@
 
 from unicorn_mgr.effects.coordinator.actions import (
     Action,
+    ForgetJob,
     OpenRendezvous,
     SendToAgent,
     TakeEvidence,
@@ -77,6 +78,7 @@ __all__ = [
     "Event",
     "EvidenceTaken",
     "Fact",
+    "ForgetJob",
     "GroupFormed",
     "IncidentClosed",
     "IncidentEscalated",

@@ -43,4 +43,11 @@ class OpenRendezvous:
     members: tuple[str, ...]
 
 
-Action = SendToAgent | TakeReadings | TakeEvidence | OpenRendezvous
+@dataclass(frozen=True, slots=True)
+class ForgetJob:
+    """A job has ended: let go of what is kept beside its state, before another takes its name."""
+
+    job: str
+
+
+Action = SendToAgent | TakeReadings | TakeEvidence | OpenRendezvous | ForgetJob
