@@ -68,6 +68,7 @@ class Host:
         self.config = config
         self.processes: dict[str, Process] = {}
         self.stores: dict[str, StoreFront] = {}
+        self._spawning: dict[str, asyncio.Event] = {}
         self._emit = emit
         self._store_call = store_call
         self._templates = TemplatePool(config.templates, config.node, self._ended, self._orphaned)
@@ -102,7 +103,21 @@ class Host:
         """Start a worker; `Spawned` or `NotSpawned` follows."""
         self._run(self._spawn(order, snapshot))
 
+    async def started(self, worker: str) -> None:
+        """Until a process that is being started is known: it may attach before its template has answered."""
+        spawning = self._spawning.get(worker)
+        if spawning is not None:
+            await spawning.wait()
+
     async def _spawn(self, order: StartWorker, snapshot: Path | None) -> None:
+        known = self._spawning[order.worker] = asyncio.Event()
+        try:
+            await self._spawn_known(order, snapshot)
+        finally:
+            del self._spawning[order.worker]
+            known.set()
+
+    async def _spawn_known(self, order: StartWorker, snapshot: Path | None) -> None:
         token = secrets.token_hex(16)
         try:
             logfile = logs.begin(self.config.data, order.worker, order.welcome.job_id)

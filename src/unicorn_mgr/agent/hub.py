@@ -56,6 +56,8 @@ class Hub:
         process: Process | None = None
         try:
             first = await _read(reader)
+            if isinstance(first, Attach):
+                await self._host.started(first.worker)
             process = self._admit(first, writer)
             if process is None:
                 return

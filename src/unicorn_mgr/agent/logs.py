@@ -44,12 +44,16 @@ def begin(data: Path, worker: str, job_id: str) -> Path:
     file = file_of(data, worker)
     folder = file.parent
     folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-    owner = folder / _OWNER
-    if not owner.exists() or owner.read_text() != job_id:
+    if _owner(folder) != job_id:
         for path in folder.glob("*.log"):
             path.unlink()
-        owner.write_text(job_id)
+        (folder / _OWNER).write_text(job_id)
     return file
+
+
+def _owner(folder: Path) -> str:
+    path = folder / _OWNER
+    return path.read_text() if path.exists() else ""
 
 
 def bound(path: Path, bytes_max: int, punched: int) -> int:
@@ -80,6 +84,7 @@ class Follower:
 
     watch: str
     job: str
+    job_id: str
     folder: Path
     places: dict[str, int] = field(default_factory=dict)
     """Per file, how far it has been read."""
@@ -105,6 +110,8 @@ class Follower:
             yield from self._read(name, size)
 
     def _sizes(self) -> dict[str, int]:
+        if _owner(self.folder) != self.job_id:
+            return {}  # an earlier job's, or nobody's yet
         return {path.name: path.stat().st_size for path in self.folder.glob("*.log")}
 
     def _read(self, name: str, size: int) -> Iterator[LogChunk]:

@@ -311,7 +311,8 @@ class AgentService:
             return
         follower = self._followers.get(asked.watch)
         if follower is None:  # asked again after the stream was cut it goes on from its place
-            follower = logs.Follower(asked.watch, asked.job, logs.folder_of(self._config.data, asked.job))
+            folder = logs.folder_of(self._config.data, asked.job)
+            follower = logs.Follower(asked.watch, asked.job, asked.job_id, folder)
             self._followers[asked.watch] = follower
             if not asked.from_start:
                 follower.skip()
