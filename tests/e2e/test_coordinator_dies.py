@@ -14,7 +14,7 @@ from unicorn_mgr import messages
 from unicorn_mgr.model import JobSpec
 
 STEPS = 60
-ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.01"]
+ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_what_is_acknowledged_is_kept_and_done_once(own: Cluster) -> None:
     own.kill_coordinator()
     own.wait_event("TermStarted", lambda e: e.term == 2)
     assert own.client.call("Submit", asked, messages.Submitted).job == "twice"
-    own.wait_for("its one process", lambda _: own.job("twice").state == "starting" and own.job("twice").size == 1)
+    own.wait_for("its one process", lambda _: own.job("twice").state == "running" and own.job("twice").size == 1)
     assert sum(h.kind == "JobSubmitted" for h in own.events()) == 1
     own.command(messages.CancelJob("twice"))
     ended = own.wait_event("JobEnded")

@@ -13,11 +13,11 @@ BLOCKS = 3 * TURN_BYTES_MAX
 
 
 def follower(folder: Path) -> Follower:
-    return Follower("watch-1", "gpt", folder)
+    return Follower("watch-1", "gpt", "first", logs.begin(folder, "gpt/0.0", "first").parent)
 
 
-def write(folder: Path, name: str, data: bytes) -> None:
-    with (folder / name).open("ab") as file:
+def write(tmp_path: Path, name: str, data: bytes) -> None:
+    with (logs.begin(tmp_path, "gpt/0.0", "first").parent / name).open("ab") as file:
         file.write(data)
 
 
@@ -68,7 +68,7 @@ def test_who_asks_what_there_is_gets_all_of_it_and_no_more(tmp_path: Path) -> No
 
 
 def test_what_was_punched_out_is_counted_and_not_sent_as_zeros(tmp_path: Path) -> None:
-    path = tmp_path / "0.0.log"
+    path = logs.file_of(tmp_path, "gpt/0.0")
     write(tmp_path, path.name, b"x" * 100_000)
     kept = path.stat().st_size - logs.bound(path, 10_000, 0)
     assert 10_000 <= kept < 10_000 + logs.BLOCK_BYTES
@@ -81,7 +81,7 @@ def test_a_file_that_begins_anew_is_read_anew(tmp_path: Path) -> None:
     following = follower(tmp_path)
     write(tmp_path, "0.0.log", b"a long line\n")
     assert list(following.turn())
-    (tmp_path / "0.0.log").write_bytes(b"short\n")
+    logs.file_of(tmp_path, "gpt/0.0").write_bytes(b"short\n")
     assert output(list(following.turn())) == {"gpt/0.0": b"short\n"}
 
 
@@ -93,6 +93,13 @@ def test_logs_of_an_earlier_job_of_the_same_name_make_way(tmp_path: Path) -> Non
     fresh = logs.begin(tmp_path, "gpt/0.0", "second")
     assert not list(fresh.parent.glob("*.log"))
     assert fresh == logs.file_of(tmp_path, "gpt/0.0")
+
+
+def test_output_of_an_earlier_job_of_the_same_name_is_not_shown(tmp_path: Path) -> None:
+    following = follower(tmp_path)
+    write(tmp_path, "0.0.log", b"first\n")
+    logs.begin(tmp_path, "gpt/0.0", "second").write_bytes(b"second\n")
+    assert list(following.turn()) == []
 
 
 def test_a_watch_is_complete_when_every_node_has_said_so() -> None:

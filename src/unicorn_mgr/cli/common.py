@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import grpc
@@ -35,6 +39,45 @@ TlsOption = typer.Option(
     help="Folder with ca.pem, cert.pem and key.pem; needed off loopback.",
 )
 JsonOption = typer.Option(False, "--json", help="Print JSON with stable keys.")
+
+
+EXIT_INTERRUPTED = 130
+
+
+class Terminated(KeyboardInterrupt):
+    """Asked to end by a signal other than Ctrl-C's: by a program, not by a person."""
+
+
+@contextlib.contextmanager
+def interrupted_by(*signals: signal.Signals) -> Iterator[None]:
+    """These signals end the block as Ctrl-C does."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise Terminated
+
+    with _handling(end, signals):
+        yield
+
+
+@contextlib.contextmanager
+def ignoring(*signals: signal.Signals) -> Iterator[None]:
+    """The block runs to its end, whatever signals come."""
+    with _handling(signal.SIG_IGN, signals):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Any, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may; whoever runs us in another handles signals itself
+        return
+    before = [(number, signal.signal(number, handler)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, former in before:
+            signal.signal(number, former)
 
 
 class Problem(Exception):
@@ -139,11 +182,9 @@ class Client:
     def problem(self, failed: grpc.RpcError) -> Problem:
         """A failed call as one line."""
         code, text = failed.code(), _plain(failed.details() or "")
-        if code in (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.NOT_FOUND,
-            grpc.StatusCode.PERMISSION_DENIED,
-        ):
+        if code is grpc.StatusCode.NOT_FOUND:
+            return NotThere(text)
+        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED):
             return Problem(text)
         if code is grpc.StatusCode.UNAVAILABLE:
             hint = "" if self._tls or is_loopback(self.coordinator) else "; off loopback give --tls FOLDER"
@@ -151,6 +192,10 @@ class Client:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"coordinator: {self.coordinator}: no answer in {CALL_SECONDS_MAX:.0f} s")
         return Problem(f"coordinator: {self.coordinator}: {code.name.lower()}: {text}", 1)
+
+
+class NotThere(Problem):
+    """What was named does not exist, or has ended."""
 
 
 class Unreachable(Problem):

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import typer
 
-from unicorn_mgr.cli.common import Problem, host_and_port
+from unicorn_mgr.cli.common import Problem, host_and_port, ignoring, interrupted_by
+from unicorn_mgr.cli.show import count, note, say
 
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
@@ -41,13 +42,18 @@ def register(app: typer.Typer) -> None:
         setting: list[str] = typer.Option([], "--set", metavar="NAME=VALUE", help="A setting of the coordinator."),
         no_drills: bool = typer.Option(False, "--no-drills", help="Refuse `unicorn inject`."),
     ) -> None:
-        """Run a whole cluster here until Ctrl-C.  Agents and coordinator that die are started again."""
+        """Run a whole cluster here until Ctrl-C.
+
+        Agents and coordinator that die are started again.
+        """
         if nodes < 1 or nodes > 64:
             raise Problem(f"nodes: {nodes}: want 1 to 64")
         if slots < 1:
             raise Problem(f"slots: {slots}: want at least 1")
         with contextlib.ExitStack() as stack:
-            folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unicorn-")))
+            folder = (
+                data.resolve() if data else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unicorn-")))
+            )
             cluster = stack.enter_context(
                 running(
                     folder,
@@ -58,14 +64,17 @@ def register(app: typer.Typer) -> None:
                     drills=not no_drills,
                 )
             )
-            typer.echo(f"cluster of {nodes} nodes with {slots} slots each; logs and journal in {folder}")
-            typer.echo(f"export UNICORN_COORDINATOR={cluster.address}")
-            typer.echo(f"metrics: http://{cluster.metrics}/metrics")
+            say(f"{count(nodes, 'node')} with {count(slots, 'slot')} each run here until Ctrl-C")
+            say(f"logs and journal: {folder}" + ("" if data else " (removed at the end)"))
+            say(f"metrics: http://{cluster.metrics}/metrics")
+            say(f"export UNICORN_COORDINATOR={cluster.address}")
+            sys.stdout.flush()
             with contextlib.suppress(KeyboardInterrupt):
                 while True:
-                    cluster.tend()
+                    for line in cluster.tend():
+                        note(line)
                     time.sleep(0.1)
-            typer.echo("stopping")
+            say("stopping")
 
 
 @dataclass(eq=False)
@@ -85,16 +94,36 @@ class _Kept:
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
 
-    def tend(self, now: float) -> None:
-        """Start it again if it has died, a little later."""
+    def tend(self, now: float) -> str:
+        """Start it again if it has died, a little later; returns what there is to say of it."""
         if self.process is None:
             if now >= self.due:
                 self.start()
-            return
+            return ""
         code = self.process.poll()
-        if code is not None:
-            self.process = None
-            self.due = now + (LOST_NODE_SECONDS if code == LOST_EXIT_CODE else RESTART_SECONDS)
+        if code is None:
+            return ""
+        self.process = None
+        pause = LOST_NODE_SECONDS if code == LOST_EXIT_CODE else RESTART_SECONDS
+        self.due = now + pause
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"{self.name} ended by {how} and is started again in {pause:g} s; see {self.log}"
+
+    def ask_to_end(self) -> None:
+        """It may take its time."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """Until it has ended."""
+        self.ask_to_end()
+        if self.process is None:
+            return
+        try:
+            self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 @dataclass(eq=False)
@@ -108,10 +137,10 @@ class LocalCluster:
     address: str = ""
     metrics: str = ""
 
-    def tend(self) -> None:
-        """Start again what has died."""
-        for kept in (self.coordinator, *self.agents):
-            kept.tend(time.monotonic())
+    def tend(self) -> list[str]:
+        """Start again what has died; returns what there is to say of it."""
+        said = [kept.tend(time.monotonic()) for kept in (self.coordinator, *self.agents)]
+        return [line for line in said if line]
 
     def wait_for_coordinator(self, ready: Path) -> None:
         """Until it serves.  Raises `Problem` with its own words if it can't."""
@@ -127,9 +156,11 @@ class LocalCluster:
     def stop(self) -> None:
         """End everything, workers too."""
         for kept in self.agents:
-            _end(kept)
+            kept.ask_to_end()
+        for kept in self.agents:
+            kept.end()
         end_workers(self.folder)
-        _end(self.coordinator)
+        self.coordinator.end()
 
 
 @contextlib.contextmanager
@@ -162,33 +193,24 @@ def running(
         command += ["--set", pair]
     cluster = LocalCluster(folder, listen, _Kept("coordinator", command, folder / "coordinator.log"))
     try:
-        cluster.coordinator.start()
-        cluster.wait_for_coordinator(ready)
-        # A restarted coordinator must be found where it was.
-        at = command.index("--listen") + 1
-        command[at] = cluster.address
-        for i in range(nodes):
-            agent = [*unicorn, "agent", "--coordinator", cluster.address, "--node", f"node-{i}", "--device", "cpu"]
-            agent += ["--slots", str(slots), "--data", str(folder / f"node-{i}")]
-            agent += ["--templates", str(templates)] if templates is not None else []
-            agent += ["--allow-drills"] if drills else []
-            kept = _Kept(f"node-{i}", agent, folder / f"node-{i}.log")
-            cluster.agents.append(kept)
-            kept.start()
-        yield cluster
+        with interrupted_by(signal.SIGTERM, signal.SIGHUP):
+            cluster.coordinator.start()
+            cluster.wait_for_coordinator(ready)
+            # A restarted coordinator must be found where it was.
+            at = command.index("--listen") + 1
+            command[at] = cluster.address
+            for i in range(nodes):
+                agent = [*unicorn, "agent", "--coordinator", cluster.address, "--node", f"node-{i}", "--device", "cpu"]
+                agent += ["--slots", str(slots), "--data", str(folder / f"node-{i}")]
+                agent += ["--templates", str(templates)] if templates is not None else []
+                agent += ["--allow-drills"] if drills else []
+                kept = _Kept(f"node-{i}", agent, folder / f"node-{i}.log")
+                cluster.agents.append(kept)
+                kept.start()
+            yield cluster
     finally:
-        cluster.stop()
-
-
-def _end(kept: _Kept) -> None:
-    if kept.process is None:
-        return
-    kept.process.send_signal(signal.SIGTERM)
-    try:
-        kept.process.wait(STOP_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        kept.process.kill()
-        kept.process.wait()
+        with ignoring(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            cluster.stop()
 
 
 def end_workers(folder: Path) -> None:

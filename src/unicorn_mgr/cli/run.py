@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+import signal
 import sys
-import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from unicorn_mgr import messages
+from unicorn_mgr.agent.pycommand import parse
 from unicorn_mgr.cli.archive import pack
-from unicorn_mgr.cli.common import Client, CoordinatorOption, Problem, TlsOption, Unreachable
+from unicorn_mgr.cli.common import (
+    EXIT_INTERRUPTED,
+    Client,
+    CoordinatorOption,
+    NotThere,
+    Problem,
+    Terminated,
+    TlsOption,
+    interrupted_by,
+)
+from unicorn_mgr.cli.operate import order
+from unicorn_mgr.cli.output import Output, follow
+from unicorn_mgr.cli.progress import Progress
+from unicorn_mgr.cli.show import note, say
+from unicorn_mgr.coordinator.admission import Rejected, check_spec
 from unicorn_mgr.model import Drill, JobDrill, JobSpec
-
-RETRY_SECONDS = 0.5
-EXIT_INTERRUPTED = 130
 
 _PASSED = re.compile(
     r"(PATH|VIRTUAL_ENV|PYTHON\w*|LD_LIBRARY_PATH|LANG|LC_\w+|TZ|HOME|CONDA_PREFIX)"
@@ -31,7 +45,7 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE"
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @app.command(context_settings={"ignore_unknown_options": True})
+    @app.command(context_settings={"allow_interspersed_args": False})
     def run(
         command: list[str] = typer.Argument(None, metavar="-- COMMAND...", help="What every worker runs."),
         name: str = typer.Option(..., "--name", help="The job's name, unique among running ones."),
@@ -59,16 +73,15 @@ def register(app: typer.Typer) -> None:
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
     ) -> None:
-        """Submit a job, show its output, end with its exit code.  Ctrl-C cancels it."""
-        folder = _folder_of(command, workdir)
-        client = Client(coordinator, tls)
-        digest, archive = ("", b"") if no_snapshot else pack(folder)
+        """Submit a job, show its output, end with its exit code.
+
+        Ctrl-C asks whether to cancel it or to leave it running.
+        """
         spec = JobSpec(
             name=name,
-            command=tuple(command),
+            command=tuple(command or ()),
             environment=passed_environment(os.environ, env),
-            directory=str(folder),
-            snapshot=digest,
+            directory=str((workdir or Path.cwd()).resolve()),
             size_min=size_min,
             size_max=size_min if size_max is None else size_max,
             weight=weight,
@@ -83,21 +96,47 @@ def register(app: typer.Typer) -> None:
             restarts_max=restarts,
             drills=tuple(map(parse_drill, drill)),
         )
-        submit(client, spec, archive)
-        if detach:
-            typer.echo(name)
-            return
-        sys.exit(stay(client, name))
+        check(spec)
+        _run(spec, Client(coordinator, tls), not no_snapshot, detach)
 
 
-def _folder_of(command: list[str], workdir: Path | None) -> Path:
-    """Where the command is to run."""
-    if not command:
-        raise Problem("command: give it after --, e.g. unicorn run --name gpt -- python train.py")
-    folder = (workdir or Path.cwd()).resolve()
+def _run(spec: JobSpec, client: Client, snapshot: bool, detach: bool) -> None:
+    digest, archive = pack(Path(spec.directory)) if snapshot else ("", b"")
+    submit(client, replace(spec, snapshot=digest), archive)
+    if detach:
+        say(spec.name)
+        return
+    with interrupted_by(signal.SIGTERM):
+        raise typer.Exit(stay(client, spec.name))
+
+
+def check(spec: JobSpec) -> None:
+    """Raise `Problem` for what can be known to be wrong without a coordinator."""
+    try:
+        check_spec(spec)
+    except Rejected as wrong:
+        raise Problem(str(wrong)) from wrong
+    folder = Path(spec.directory)
     if not folder.is_dir():
         raise Problem(f"workdir: {folder}: there is no such directory")
-    return folder
+    check_command(spec.command, folder, spec.environment.get("PATH", ""))
+
+
+def check_command(command: Sequence[str], folder: Path, path: str) -> None:
+    """Raise `Problem` for a program or script that is not here.
+
+    What is given by an absolute path may be on the nodes alone: they say so if it is not.
+    """
+    program = command[0]
+    where = str(folder / program) if "/" in program else program
+    if not Path(program).is_absolute() and shutil.which(where, path=path) is None:
+        looked = f"in {folder}" if "/" in program else "in PATH"
+        raise Problem(f"command: {program}: there is no such program {looked}")
+    python = parse(command)
+    if python is None or python.kind != "script" or Path(python.target).is_absolute():
+        return
+    if not (folder / python.target).is_file():
+        raise Problem(f"command: {python.target}: there is no such script in {folder}")
 
 
 def passed_environment(environment: Mapping[str, str], asked: list[str]) -> dict[str, str]:
@@ -141,58 +180,37 @@ def submit(client: Client, spec: JobSpec, archive: bytes) -> None:
     client.call("Submit", messages.SubmitJob(uuid.uuid4().hex, spec, archive), messages.Submitted, seconds=60)
 
 
-def stay(client: Client, job: str, from_start: bool = True) -> int:
-    """Show a job's output and progress until it ends; returns its exit code."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    shown: tuple[object, ...] = ()
-    tails: dict[str, bytes] = {}
+def stay(client: Client, job: str) -> int:
+    """Show a job's output and progress until it ends; returns its exit code.
+
+    Ctrl-C asks whether to cancel it; where nobody can answer, it does.
+    """
+    progress, output = Progress(client), Output()
+    cancelled = False
+    while True:
+        try:
+            for view in follow(client, messages.FollowJobRequest(job, True, True), output):
+                progress.show(view)
+            return progress.end()
+        except KeyboardInterrupt as interrupted:
+            if cancelled or not (isinstance(interrupted, Terminated) or wants_to_cancel(job)):
+                note(f"{job} goes on: `unicorn logs {job} --follow` shows it, `unicorn cancel {job}` ends it")
+                return EXIT_INTERRUPTED
+            output.reconnected()
+            cancelled = True
+            note(f"cancelling {job}")
+            with contextlib.suppress(NotThere):  # it has ended meanwhile
+                order(client, messages.CancelJob(job))
+
+
+def wants_to_cancel(job: str) -> bool:
+    """Ask, once.  Ctrl-C again is a yes, and so is silence where nobody can be asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    sys.stderr.write(f"\nunicorn: cancel {job}? It goes on otherwise. [y/N] ")
+    sys.stderr.flush()
     try:
-        while True:
-            try:
-                last: messages.JobView | None = None
-                for update in client.follow(
-                    "FollowJob", messages.FollowJobRequest(job, True, from_start), messages.JobUpdate
-                ):
-                    if update.job is None:
-                        _print_output(update, tails)
-                        continue
-                    shown = _print_progress(console, update.job, shown)
-                    if update.job.state == "ended":
-                        last = update.job
-                if last is not None:
-                    _print_end(console, last)
-                    return last.exit_code
-            except Unreachable:
-                # The job goes on without its coordinator; so does this.
-                from_start = False
-                time.sleep(RETRY_SECONDS)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
-        console.print(f"unicorn: cancelling {job}")
-        request = messages.OperatorCommand(uuid.uuid4().hex, messages.CancelJob(job))
-        client.call("Command", request, messages.CommandDone)
-        return EXIT_INTERRUPTED
-
-
-def _print_output(update: messages.JobUpdate, tails: dict[str, bytes]) -> None:
-    """Whole lines, each with its worker before it."""
-    if update.dropped_bytes:
-        sys.stdout.write(f"[{update.worker}] ... {update.dropped_bytes} bytes left out ...\n")
-    lines = (tails.pop(update.worker, b"") + update.output).split(b"\n")
-    if lines[-1]:
-        tails[update.worker] = lines[-1][-65536:]
-    for line in lines[:-1]:
-        sys.stdout.write(f"[{update.worker}] {line.decode(errors='replace')}\n")
-    sys.stdout.flush()
-
-
-def _print_progress(console: Console, job: messages.JobView, shown: tuple[object, ...]) -> tuple[object, ...]:
-    """One line when the state, size or epoch of a job has changed."""
-    now = (job.state, job.size, job.epoch, job.reason if job.state == "waiting" else "")
-    if now != shown and job.state != "ended":
-        size = f"{job.size} of {job.size_wanted} workers" if job.size_wanted else job.reason
-        console.print(f"unicorn: {job.job} {job.state}, {size}, epoch {job.epoch}, step {job.step}")
-    return now
-
-
-def _print_end(console: Console, job: messages.JobView) -> None:
-    console.print(f"unicorn: {job.job} ended with {job.exit_code}: {job.reason}")
+        sys.stderr.write("\n")
+        return True

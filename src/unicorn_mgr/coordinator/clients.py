@@ -200,9 +200,11 @@ class Clients:
     def _watch(self, asked: FollowJobRequest) -> Watch | None:
         if not asked.logs:
             return None
+        core = self._driver.core
+        job_id = core.orders.job_id(core.state.jobs[asked.job])
         if asked.until_now:
-            return self._logs.open_until_now(asked.job, self._agents.sessions, self._agents.send_all)
-        return self._logs.open(asked.job, asked.from_start, self._agents.send_all)
+            return self._logs.open_until_now(asked.job, self._agents.sessions, self._agents.send_all, job_id)
+        return self._logs.open(asked.job, asked.from_start, self._agents.send_all, job_id)
 
     def _job_view(self, job: str) -> JobView:
         driver = self._driver

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.messages import Sample
+from unicorn_mgr.messages import Mistake, Raised, Sample
 
 
 def describe(event: e.Event) -> str:
@@ -24,6 +24,11 @@ def without_secrets(event: e.Event) -> e.Event:
 
 
 def _words(event: e.Event) -> str:
+    plain = f"{type(event).__name__} {_brief(event)}"
+    return _of_cluster(event) or _of_worker(event) or _of_job(event) or _of_incident(event) or plain
+
+
+def _of_cluster(event: e.Event) -> str:
     match event:
         case e.TermStarted(term):
             return f"the coordinator has started, term {term}"
@@ -37,44 +42,108 @@ def _words(event: e.Event) -> str:
             return f"node {node} is lost: {reason}"
         case e.NodeIsolated(node, reason):
             return f"node {node} is isolated: {reason}"
-        case e.JobHalted(job, seconds):
-            return f"job {job} has waited {seconds:.1f} s for workers on silent nodes"
+        case e.NodeDrained(_, node):
+            return f"node {node} is to be drained"
+        case e.NodeUndrained(_, node):
+            return f"node {node} is given back"
+        case e.NodeEmptied(node):
+            return f"node {node} is empty: safe to power off"
+        case e.BreakerTripped(silent, nodes):
+            return f"{silent} of {nodes} nodes fell silent at once: verdicts are frozen"
+        case e.BreakerReset():
+            return "enough nodes are heard again"
+        case e.PauseSet(_, paused):
+            return "all actions are paused" if paused else "actions are resumed"
+        case e.ObserveSet(_, job, observe):
+            return f"observe mode is {'on' if observe else 'off'} for {f'job {job}' if job else 'all jobs'}"
+        case _:
+            return ""
+
+
+def _of_worker(event: e.Event) -> str:
+    match event:
+        case e.WorkerOrdered(worker, node, slot):
+            return f"{worker} is started on {node}, slot {slot}: {event.reason}"
+        case e.WorkerStarted(worker, pid):
+            return f"{worker} has started, pid {pid}"
+        case e.WorkerAttached(worker):
+            return f"{worker} has called attach()"
+        case e.WorkerTold(worker, Mistake() as mistake):
+            return f"{worker}: a mistake of the user's: {mistake}"
+        case e.WorkerTold(worker, Raised(kind, message)):
+            return f"{worker} raised {kind}: {message}"
+        case e.WorkerTold(worker, fact):
+            return f"{worker}: {type(fact).__name__} {_brief(fact)}"
+        case e.WorkerQuiet(sample, limit):
+            return f"{sample.worker} makes no progress for more than {limit:.1f} s, in step {sample.step}"
+        case e.EvidenceTaken(worker, _, tool):
+            return f"{worker}: stacks taken by {tool}"
+        case e.WorkerDying(worker, witness):
+            return f"{worker} is dying ({witness})"
         case e.WorkerExited(exited):
             how = f"signal {-exited.code}" if exited.code < 0 else f"code {exited.code}"
             return f"{exited.worker} ended by {how}"
-        case e.WorkerDying(worker, witness):
-            return f"{worker} is dying ({witness})"
-        case e.WorkerTold(worker, fact):
-            return f"{worker}: {type(fact).__name__} {_brief(fact)}"
+        case e.WorkerCondemned(worker, reason):
+            return f"{worker} is ended: {reason}"
+        case e.RetirementOrdered(worker, reason):
+            return f"{worker} is to leave: {reason}"
+        case e.WorkerDismissed(worker, _):
+            return f"{worker} is forgotten"
+        case e.DrillOrdered(_, _, worker, drill):
+            return f"a drill: {drill.fault} for {worker}" + (f" in step {drill.step}" if drill.step >= 0 else "")
+        case _:
+            return ""
+
+
+def _of_job(event: e.Event) -> str:
+    match event:
         case e.JobSubmitted(_, job, spec):
             return f"job {job} submitted: {' '.join(spec.command)} on {spec.size_min} to {spec.size_max} slots"
         case e.SlotsAssigned(job, seats, reason):
             return f"job {job} has {len(seats)} slots ({reason})"
-        case e.WorkerOrdered(worker, node, slot):
-            return f"{worker} is started on {node}, slot {slot}: {event.reason}"
-        case e.WorkerCondemned(worker, reason):
-            return f"{worker} is ended: {reason}"
         case e.EpochGranted(job, epoch, members, reason):
             return f"job {job} goes on in epoch {epoch} with {', '.join(members)} ({reason})"
         case e.GroupFormed(job, epoch):
             return f"job {job}: all members of epoch {epoch} have published"
         case e.TransitionEnded(job, epoch):
             return f"job {job}: all members have finished a step in epoch {epoch}"
+        case e.JobProgressed(job, committed, seconds):
+            return f"job {job} has committed step {committed}, {seconds * 1000:.0f} ms a step"
+        case e.JobHalted(job, seconds):
+            return f"job {job} has waited {seconds:.1f} s for workers on silent nodes"
+        case e.LifeEnded(job, reason):
+            return f"job {job} begins anew: {reason}"
+        case e.CheckpointCommitted(job, step, _, url):
+            return f"job {job}: checkpoint of step {step} is complete in {url}"
+        case e.SeatBarred(job, seat, reason):
+            return f"job {job}: seat {seat} is not filled again: {reason}"
+        case e.JobCancelled(_, job):
+            return f"job {job} is cancelled"
+        case e.JobGivenUp(job, code, reason):
+            return f"job {job} is given up, exit code {code}: {reason}"
+        case e.JobEnded(job, code, reason):
+            return f"job {job} ended with {code}: {reason}"
+        case _:
+            return ""
+
+
+def _of_incident(event: e.Event) -> str:
+    match event:
         case e.IncidentOpened():
             who = event.worker or f"node {event.node}"
             return f"{event.incident} opened: {who}, {event.cause}, {event.severity}, by {event.detected_by}"
-        case e.IncidentClosed(incident, how):
-            return f"{incident} closed: {how}"
+        case e.IncidentRefined(incident, cause, severity, method):
+            return f"{incident} is {cause}, {severity}, by {method}"
+        case e.IncidentExplained(incident, node, worker, cause, severity):
+            return f"{incident} is explained by {worker or f'node {node}'}: {cause}, {severity}"
+        case e.IncidentEscalated(incident, severity, reason):
+            return f"{incident} is escalated to {severity}: {reason}"
         case e.IncidentNoted(incident, text):
             return f"{incident}: {text}"
-        case e.JobEnded(job, code, reason):
-            return f"job {job} ended with {code}: {reason}"
-        case e.CheckpointCommitted(job, step, _, url):
-            return f"job {job}: checkpoint of step {step} is complete in {url}"
-        case e.JobProgressed(job, committed, seconds):
-            return f"job {job} has committed step {committed}, {seconds * 1000:.0f} ms a step"
+        case e.IncidentClosed(incident, how):
+            return f"{incident} closed: {how}"
         case _:
-            return f"{type(event).__name__} {_brief(event)}"
+            return ""
 
 
 def _brief(value: Any) -> str:

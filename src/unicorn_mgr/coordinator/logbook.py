@@ -20,6 +20,7 @@ class Watch:
     name: str
     job: str
     from_start: bool
+    job_id: str
     chunks: asyncio.Queue[LogChunk] = field(default_factory=lambda: asyncio.Queue(CHUNKS_MAX))
     dropped_bytes: int = 0
     waits_for: set[str] | None = None
@@ -49,25 +50,27 @@ class LogBook:
         self._watches: dict[str, Watch] = {}
         self._numbers = itertools.count(1)
 
-    def open(self, job: str, from_start: bool, send_all: Callable[[ToAgent], None]) -> Watch:
-        """Begin to follow a job's output."""
-        watch = self._new(job, from_start)
-        send_all(WatchLogs(watch.name, job, from_start))
+    def open(self, job: str, from_start: bool, send_all: Callable[[ToAgent], None], job_id: str = "") -> Watch:
+        """Begin to follow a job's output.  `job_id` tells it from an earlier one of its name."""
+        watch = self._new(job, from_start, job_id)
+        send_all(_asking(watch))
         return watch
 
-    def open_until_now(self, job: str, nodes: Iterable[str], send_all: Callable[[ToAgent], None]) -> Watch:
+    def open_until_now(
+        self, job: str, nodes: Iterable[str], send_all: Callable[[ToAgent], None], job_id: str = ""
+    ) -> Watch:
         """Ask for all the output there is at this moment."""
-        watch = self._new(job, from_start=True)
+        watch = self._new(job, True, job_id)
         self.finish(watch, nodes, send_all)
         return watch
 
     def finish(self, watch: Watch, nodes: Iterable[str], send_all: Callable[[ToAgent], None]) -> None:
         """Nothing comes after what there is at this moment on these nodes."""
         watch.waits_for = set(nodes)
-        send_all(WatchLogs(watch.name, watch.job, watch.from_start, until_now=True))
+        send_all(_asking(watch))
 
-    def _new(self, job: str, from_start: bool) -> Watch:
-        watch = Watch(f"watch-{next(self._numbers)}", job, from_start)
+    def _new(self, job: str, from_start: bool, job_id: str) -> Watch:
+        watch = Watch(f"watch-{next(self._numbers)}", job, from_start, job_id)
         self._watches[watch.name] = watch
         return watch
 
@@ -79,7 +82,7 @@ class LogBook:
     def remind(self, send: Callable[[ToAgent], None]) -> None:
         """An agent has attached: it is asked for what is followed."""
         for watch in self._watches.values():
-            send(WatchLogs(watch.name, watch.job, watch.from_start, until_now=watch.waits_for is not None))
+            send(_asking(watch))
 
     def hear(self, node: str, chunk: LogChunk) -> None:
         """An agent has sent output."""
@@ -88,3 +91,8 @@ class LogBook:
             if chunk.end and watch.waits_for is not None:
                 watch.waits_for.discard(node)
             watch.put(chunk)
+
+
+def _asking(watch: Watch) -> WatchLogs:
+    until_now = watch.waits_for is not None
+    return WatchLogs(watch.name, watch.job, watch.from_start, until_now=until_now, job_id=watch.job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unicorn_mgr import __version__
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.record_incidents import seconds_of
-from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, JobPhase, Node, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.messages import ClusterView, IncidentView, JobView, NodeView, Sample, WorkerView
 from unicorn_mgr.phases import Phase
 
@@ -60,7 +60,7 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
     reason = job.end_reason or (job.give_up[1] if job.give_up else job.seats_reason)
     return JobView(
         job=job.name,
-        state=job.phase.value,
+        state="running" if _runs_as_gang(job) else job.phase.value,
         size=len(job.living_members()) if not job.gang else len(job.alive()),
         size_wanted=len(job.seats),
         size_min=job.spec.size_min,
@@ -82,6 +82,12 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         ended_at=state.wall(job.ended_at) if job.ended_at else 0.0,
         command=" ".join(job.spec.command),
     )
+
+
+def _runs_as_gang(job: Job) -> bool:
+    """No process has called attach(), and all that there are to be have started."""
+    there = {w.seat for w in job.workers.values() if w.phase is WorkerPhase.STARTED or w.ended_well}
+    return job.gang and job.phase is JobPhase.STARTING and bool(job.seats) and there >= job.seats.keys()
 
 
 def ettr(job: Job, now: float) -> float:

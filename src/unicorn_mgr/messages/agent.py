@@ -235,6 +235,7 @@ class WatchLogs:
     from_start: bool = False
     stop: bool = False
     until_now: bool = False
+    job_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,18 +390,20 @@ class CollectEvidence(_message.Message):
     def __init__(self, request: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class WatchLogs(_message.Message):
-    __slots__ = ("watch", "job", "from_start", "stop", "until_now")
+    __slots__ = ("watch", "job", "from_start", "stop", "until_now", "job_id")
     WATCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     FROM_START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     UNTIL_NOW_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     watch: str
     job: str
     from_start: bool
     stop: bool
     until_now: bool
-    def __init__(self, watch: _Optional[str] = ..., job: _Optional[str] = ..., from_start: bool = ..., stop: bool = ..., until_now: bool = ...) -> None: ...
+    job_id: str
+    def __init__(self, watch: _Optional[str] = ..., job: _Optional[str] = ..., from_start: bool = ..., stop: bool = ..., until_now: bool = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class NodeDrill(_message.Message):
     __slots__ = ("worker", "step")

@@ -1,0 +1,105 @@
+"""`unicorn cancel`, `drain`, `undrain`, `pause`, `resume`, `observe`: what operators ask for."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from pathlib import Path
+
+import typer
+
+from unicorn_mgr.cli.common import Client, CoordinatorOption, TlsOption
+from unicorn_mgr.cli.show import say
+from unicorn_mgr.messages import (
+    CancelJob,
+    Command,
+    CommandDone,
+    DrainNode,
+    OperatorCommand,
+    SetObserve,
+    SetPaused,
+    UndrainNode,
+)
+
+
+class Switch(enum.StrEnum):
+    """On or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    _register_jobs_and_nodes(app)
+    _register_modes(app)
+
+
+def _register_jobs_and_nodes(app: typer.Typer) -> None:
+    @app.command()
+    def cancel(
+        job: str = typer.Argument(..., help="Its name."),
+        coordinator: str | None = CoordinatorOption,
+        tls: Path | None = TlsOption,
+    ) -> None:
+        """End a job.
+
+        Its workers are asked first, and killed 5 s later.
+        """
+        order(Client(coordinator, tls), CancelJob(job))
+        say(f"{job} is cancelled; its workers are being ended")
+
+    @app.command()
+    def drain(
+        node: str = typer.Argument(..., help="Its name."),
+        coordinator: str | None = CoordinatorOption,
+        tls: Path | None = TlsOption,
+    ) -> None:
+        """Empty a node, to power it off.
+
+        Its workers leave after their next step, and no new ones are started.  When `unicorn
+        nodes` says drained it is safe to power off.
+        """
+        say(order(Client(coordinator, tls), DrainNode(node)))
+
+    @app.command()
+    def undrain(
+        node: str = typer.Argument(..., help="Its name."),
+        coordinator: str | None = CoordinatorOption,
+        tls: Path | None = TlsOption,
+    ) -> None:
+        """Give a drained or isolated node back."""
+        say(order(Client(coordinator, tls), UndrainNode(node)))
+
+
+def _register_modes(app: typer.Typer) -> None:
+    @app.command()
+    def pause(coordinator: str | None = CoordinatorOption, tls: Path | None = TlsOption) -> None:
+        """Detect failures and do nothing, until resumed."""
+        order(Client(coordinator, tls), SetPaused(True))
+        say("paused: failures are detected, nothing is done; `unicorn resume` ends it")
+
+    @app.command()
+    def resume(coordinator: str | None = CoordinatorOption, tls: Path | None = TlsOption) -> None:
+        """End a pause.
+
+        What was not done meanwhile is done now.
+        """
+        order(Client(coordinator, tls), SetPaused(False))
+        say("resumed")
+
+    @app.command()
+    def observe(
+        switch: Switch = typer.Argument(..., help="on: detect failures, write down what would be done, do nothing."),
+        job: str = typer.Option("", "--job", help="Only this one; all if not given."),
+        coordinator: str | None = CoordinatorOption,
+        tls: Path | None = TlsOption,
+    ) -> None:
+        """Switch observe mode, for a job or for all."""
+        order(Client(coordinator, tls), SetObserve(job, switch is Switch.ON))
+        say(f"observe mode is {switch.value} for {f'job {job}' if job else 'all jobs'}")
+
+
+def order(client: Client, command: Command) -> str:
+    """Have a command carried out, once; returns what the coordinator says of it."""
+    return client.call("Command", OperatorCommand(uuid.uuid4().hex, command), CommandDone).text

@@ -1,0 +1,154 @@
+"""What `--json` prints: the keys of docs/json.md, which stay.
+
+Times are seconds since 1970, durations seconds; what does not apply is null, never a number
+that means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.messages import ClusterView, EventLine, IncidentStory, IncidentView, JobView, NodeView, WorkerView
+
+Shape = dict[str, Any]
+
+
+def of_cluster(view: ClusterView) -> Shape:
+    """`unicorn status --json`: jobs that have not ended, incidents that are open."""
+    return {
+        "cluster": view.cluster,
+        "version": view.version,
+        "term": view.term,
+        "paused": view.paused,
+        "observe": view.observe,
+        "alarm": view.alarm or None,
+        "drills": view.drills,
+        "metrics_address": view.metrics_address or None,
+        "nodes": [of_node(n) for n in view.nodes],
+        "jobs": [of_job(j) for j in view.jobs if j.state != "ended"],
+        "incidents": [of_incident(i) for i in view.incidents if i.state == "open"],
+    }
+
+
+def of_node(node: NodeView) -> Shape:
+    """One item of `unicorn nodes --json`."""
+    return {
+        "node": node.node,
+        "state": node.state,
+        "address": node.address,
+        "slots": node.slots,
+        "slots_used": node.slots_used,
+        "silent_seconds": node.silent_seconds,
+        "reason": node.reason,
+        "workers": list(node.workers),
+    }
+
+
+def of_job(job: JobView) -> Shape:
+    """One item of `unicorn jobs --json`."""
+    ended = job.state == "ended"
+    return {
+        "job": job.job,
+        "state": job.state,
+        "command": job.command,
+        "weight": job.weight,
+        "size": job.size,
+        "size_wanted": job.size_wanted,
+        "size_min": job.size_min,
+        "size_max": job.size_max,
+        "epoch": str(job.epoch) if job.epoch.number else None,
+        "step": _known(job.step),
+        "step_seconds": job.step_seconds or None,
+        "ettr": job.ettr if job.started_at else None,
+        "restarts": job.restarts,
+        "incidents": job.incidents,
+        "observe": job.observe,
+        "checkpoint_step": _known(job.checkpoint_step),
+        "checkpoint_url": job.checkpoint_url or None,
+        "started_at": job.started_at or None,
+        "ended_at": job.ended_at or None,
+        "exit_code": job.exit_code if ended else None,
+        "reason": job.reason,
+        "workers": [of_worker(w) for w in job.workers],
+    }
+
+
+def of_worker(worker: WorkerView) -> Shape:
+    """One item of a job's `workers`."""
+    return {
+        "worker": worker.worker,
+        "node": worker.node,
+        "slot": worker.slot,
+        "pid": worker.pid or None,
+        "state": worker.state,
+        "member": worker.member,
+        "step": _known(worker.step),
+        "phase": worker.phase,
+    }
+
+
+def of_incident(incident: IncidentView) -> Shape:
+    """One item of `unicorn incidents --json`."""
+    return {
+        "id": incident.id,
+        "state": incident.state,
+        "job": incident.job or None,
+        "node": incident.node or None,
+        "worker": incident.worker or None,
+        "cause": incident.cause,
+        "severity": incident.severity,
+        "detected_by": incident.detected_by,
+        "evidence": incident.evidence,
+        "opened_at": incident.opened_at,
+        "closed_at": incident.closed_at or None,
+        "seconds": dict(sorted(incident.seconds.items())),
+        "epoch_before": incident.epoch_before if incident.job else None,
+        "epoch_after": incident.epoch_after or None,
+        "steps_lost": incident.steps_lost,
+        "micro_batches_recomputed": incident.micro_batches_recomputed,
+        "would_have": incident.would_have,
+        "story": list(incident.story),
+    }
+
+
+def of_story(story: IncidentStory) -> Shape:
+    """`unicorn incident ID --json`: the incident, and the events around it."""
+    return {**of_incident(story.incident), "events": [of_event(e) for e in story.events]}
+
+
+def of_event(line: EventLine) -> Shape:
+    """One line of `unicorn events --json`."""
+    return {
+        "number": line.number,
+        "at": line.at,
+        "kind": line.kind,
+        "text": line.text,
+        "event": _body(line.kind, line.json),
+    }
+
+
+def of_settings(running: dict[str, float]) -> list[Shape]:
+    """`unicorn settings --json`; `running` is empty if no coordinator was asked."""
+    return [
+        {
+            "name": name,
+            "value": type(field.default)(running[name]) if name in running else None,
+            "default": field.default,
+            "meaning": (field.description or "").strip(),
+        }
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _body(kind: str, text: str) -> Any:
+    if kind.startswith("WorkerTold/"):
+        worker, fact = json.loads(text)
+        return {"worker": worker, "fact": json.loads(fact)}
+    return json.loads(text)
+
+
+def _known(number: int) -> int | None:
+    """Steps before the first are negative inside and null outside."""
+    return number if number >= 0 else None

@@ -1,0 +1,134 @@
+"""How listings look: tables on a terminal, aligned columns elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+REASON_CHARACTERS_MAX = 100
+
+_STYLES = {
+    "up": "green",
+    "running": "green",
+    "member": "green",
+    "closed": "green",
+    "silent": "yellow",
+    "starting": "yellow",
+    "waiting": "yellow",
+    "ending": "yellow",
+    "draining": "yellow",
+    "drained": "cyan",
+    "ended": "dim",
+    "lost": "bold red",
+    "isolated": "bold red",
+    "open": "bold red",
+}
+
+
+def show_json(value: Any) -> None:
+    """A listing for programs."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def show_json_line(value: Any) -> None:
+    """One item of a stream for programs."""
+    json.dump(value, sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def say(text: str = "", style: str = "") -> None:
+    """A line for people."""
+    if sys.stdout.isatty():
+        Console(highlight=False, soft_wrap=True).print(Text(text, style=style))
+    else:
+        sys.stdout.write(f"{text}\n")
+
+
+def note(text: str) -> None:
+    """A line of the command's own, beside the output it shows."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"unicorn: {text}", style="dim"))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], nothing: str) -> None:
+    """Rows under their columns; a column whose title begins with > is aligned to the right.
+
+    `nothing` is said if there are no rows.
+    """
+    cells = [list(row) for row in rows]
+    if not cells:
+        say(nothing, "dim")
+    elif sys.stdout.isatty():
+        _show_on_terminal(columns, cells)
+    else:
+        _show_aligned(columns, cells)
+
+
+def _show_on_terminal(columns: Sequence[str], rows: list[list[str]]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold", no_wrap=False
+        )
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def _show_aligned(columns: Sequence[str], rows: list[list[str]]) -> None:
+    """Never cut and never wrapped: one row is one line, for grep and awk."""
+    lines = [[column.lstrip(">") for column in columns], *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        padded = (
+            cell.rjust(width) if column.startswith(">") else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        )
+        sys.stdout.write(f"{'  '.join(padded).rstrip()}\n")
+
+
+# -- words ----------------------------------------------------------------------------------
+
+
+def when(at: float) -> str:
+    """Seconds since 1970 as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def clock(at: float) -> str:
+    """The same with milliseconds."""
+    milliseconds = int(at * 1000 + 0.5)
+    return f"{when(milliseconds // 1000)}.{milliseconds % 1000:03d}"
+
+
+def ago(at: float) -> str:
+    """How long since, in one unit."""
+    return f"{duration(max(0.0, time.time() - at))} ago"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits."""
+    for name, unit in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2f} s"
+
+
+def one_line(text: str) -> str:
+    """The first line, not too long."""
+    first = text.partition("\n")[0]
+    return first if len(first) <= REASON_CHARACTERS_MAX else f"{first[: REASON_CHARACTERS_MAX - 3]}..."
+
+
+def count(number: int, what: str) -> str:
+    """1 worker, 2 workers."""
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"
