@@ -90,6 +90,8 @@ class Follower:
     """Per file, how far it has been read."""
     ends: dict[str, int] | None = None
     """Per file, where to stop; None: never, and then only the newest is sent of what comes too fast."""
+    bases: dict[str, int] = field(default_factory=dict)
+    """Per file that has begun anew, how much was read of it before."""
 
     def skip(self) -> None:
         """What is there already is not wanted."""
@@ -118,7 +120,8 @@ class Follower:
         until = size if self.ends is None else self.ends.get(name, 0)
         place = self.places.get(name, 0)
         if size < max(place, until):
-            place, until = 0, min(until, size)  # it has begun anew
+            self.bases[name] = self.bases.get(name, 0) + place
+            place, until = 0, min(until, size)
             if self.ends is not None:
                 self.ends[name] = until
         if place == until:
@@ -128,13 +131,10 @@ class Follower:
             first = place if self.ends is not None else max(place, until - TURN_BYTES_MAX)
             first = min(until, _first_data(file.fileno(), first))
             file.seek(first)
-            dropped, stop = first - place, min(until, first + TURN_BYTES_MAX)
-            while first < stop or dropped:
-                data = file.read(min(CHUNK_BYTES, stop - first))
-                yield LogChunk(self.watch, f"{self.job}/{name.removesuffix('.log')}", data, dropped)
-                first, dropped = first + len(data), 0
-                if not data:
-                    break
+            stop, base = min(until, first + TURN_BYTES_MAX), self.bases.get(name, 0)
+            while first < stop and (data := file.read(min(CHUNK_BYTES, stop - first))):
+                yield LogChunk(self.watch, f"{self.job}/{name.removesuffix('.log')}", data, base + first)
+                first += len(data)
             self.places[name] = first
 
 

@@ -21,10 +21,11 @@ class Output:
 
     only: str = ""
     """A seat, or a seat and incarnation; empty: all."""
-    _heard: dict[str, int] = field(default_factory=dict)
-    """Per worker, up to where this connection has told its output."""
     _shown: dict[str, int] = field(default_factory=dict)
-    """Per worker, up to where it has been shown, by whatever connection."""
+    """Per worker, how much of all that it has written has been shown.
+
+    After a restart, of the coordinator or of an agent, all is told again from the beginning.
+    """
     _tails: dict[str, bytes] = field(default_factory=dict)
     """Per worker, the line that has not ended yet."""
 
@@ -33,8 +34,7 @@ class Output:
         worker = update.worker
         if not self._wanted(worker):
             return
-        begin = self._heard.get(worker, 0) + update.dropped_bytes
-        end = self._heard[worker] = begin + len(update.output)
+        begin, end = update.offset, update.offset + len(update.output)
         shown = self._shown.get(worker, 0)
         if end <= shown:
             return
@@ -43,10 +43,6 @@ class Output:
         self._shown[worker] = end
         self._lines(worker, update.output[max(0, shown - begin) :])
         sys.stdout.flush()
-
-    def reconnected(self) -> None:
-        """All is told again from the beginning, and not shown again."""
-        self._heard.clear()
 
     def finish(self) -> None:
         """The last lines of those who did not end them."""
@@ -86,7 +82,6 @@ def follow(client: Client, asked: FollowJobRequest, output: Output) -> Iterator[
                 raise
             note(f"{away}; the job goes on without it")
             _wait_for(client)
-            output.reconnected()
 
 
 def _wait_for(client: Client) -> None:

@@ -20,7 +20,7 @@ class Progress:
 
     client: Client
     _view: JobView = field(default_factory=JobView)
-    _shown: str = ""
+    _shown: object = None
     _step: int = -1
     _step_at: float = field(default_factory=time.monotonic)
     _open: set[str] = field(default_factory=set)
@@ -31,9 +31,9 @@ class Progress:
         self._view = view
         if view.incidents > len(self._told) or self._open:
             self._show_incidents(view)
-        line = state_line(view)
-        if line and line != self._shown:
-            self._shown = line
+        line, state = state_line(view), (view.state, view.epoch, view.reason if view.state == "waiting" else "")
+        if line and state != self._shown:
+            self._shown = state
             note(line)
         elif view.step > self._step and time.monotonic() >= self._step_at + STEP_SECONDS:
             pace = f", {view.step_seconds:.3g} s a step" if view.step_seconds else ""
@@ -82,19 +82,21 @@ def state_line(job: JobView) -> str:
 
 def opened_line(incident: IncidentView) -> str:
     """A failure has shown its first sign."""
-    who = incident.worker or f"node {incident.node}"
     nothing = "; observe mode: nothing is done" if incident.would_have else ""
-    return f"{incident.id}: {incident.cause} of {who} ({incident.severity}, {incident.detected_by}){nothing}"
+    return f"{incident.id}: {_what(incident)} ({incident.severity}, by {incident.detected_by}){nothing}"
 
 
 def closed_line(incident: IncidentView) -> str:
-    """It is healed, or over in another way."""
+    """It is healed, or over in another way; its cause may be better known by now."""
     if "total" not in incident.seconds:
         how = incident.story[-1].partition("closed: ")[2] if incident.story else ""
-        return f"{incident.id} is closed: {how}"
-    cost = (
-        f"{count(incident.steps_lost, 'step')} lost, {count(incident.micro_batches_recomputed, 'micro-batch')} redone"
-    )
+        return f"{incident.id}: {_what(incident)} is closed: {how}"
+    redone = count(incident.micro_batches_recomputed, "micro-batch")
     return (
-        f"{incident.id} is healed: {incident.seconds['total']:.2f} s from the failure to the next finished step; {cost}"
+        f"{incident.id}: {_what(incident)} is healed: {incident.seconds['total']:.2f} s to the next finished step, "
+        f"{count(incident.steps_lost, 'step')} lost, {redone} redone"
     )
+
+
+def _what(incident: IncidentView) -> str:
+    return f"{incident.cause} of {incident.worker or f'node {incident.node}'}"

@@ -196,7 +196,6 @@ def stay(client: Client, job: str) -> int:
             if cancelled or not (isinstance(interrupted, Terminated) or wants_to_cancel(job)):
                 note(f"{job} goes on: `unicorn logs {job} --follow` shows it, `unicorn cancel {job}` ends it")
                 return EXIT_INTERRUPTED
-            output.reconnected()
             cancelled = True
             note(f"cancelling {job}")
             with contextlib.suppress(NotThere):  # it has ended meanwhile

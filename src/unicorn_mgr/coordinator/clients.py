@@ -142,7 +142,11 @@ class Clients:
             raise AssertionError
         since, until = incident.occurred_at - 1.0, (incident.closed_at or now) + 1.0
         entries = await asyncio.to_thread(lambda: list(self._driver.store.entries(0)))
-        story = [_line(x) for x in entries if since <= x.at <= until and concerns(x.event, incident.job, incident.node)]
+        story = [
+            _line(x)
+            for x in entries
+            if since <= x.at <= until and concerns(x.event, incident.job, incident.node, (asked.id,))
+        ]
         return IncidentStory(incident_view(incident, now), tuple(story[-STORY_EVENTS_MAX:]))
 
     # -- following -----------------------------------------------------------------------
@@ -157,9 +161,10 @@ class Clients:
         while True:
             changed = self._driver.changed
             entries = await asyncio.to_thread(self._read, after)
+            incidents = {i.id for i in state.incidents.values() if i.job == asked.job or i.node == asked.node}
             for entry in entries:
                 after = entry.number
-                if concerns(entry.event, asked.job, asked.node):
+                if concerns(entry.event, asked.job, asked.node, incidents):
                     yield encode(_line(entry))
             if len(entries) < EVENTS_PER_READ:
                 if not asked.follow:
@@ -230,9 +235,8 @@ class Clients:
         updates = []
         while not watch.chunks.empty():
             chunk = watch.chunks.get_nowait()
-            lost, watch.dropped_bytes = watch.dropped_bytes, 0
-            if chunk.data or chunk.dropped_bytes or lost:
-                updates.append(JobUpdate(None, chunk.worker, chunk.data, chunk.dropped_bytes + lost))
+            if chunk.data:
+                updates.append(JobUpdate(None, chunk.worker, chunk.data, chunk.offset))
         return updates
 
     async def _last_output(self, watch: Watch) -> AsyncIterator[JobUpdate]:

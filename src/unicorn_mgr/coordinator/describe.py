@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.messages import Mistake, Raised, Sample
+from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, Symptom
+
+SYMPTOM_CHARACTERS_MAX = 160
 
 
 def describe(event: e.Event) -> str:
@@ -72,6 +75,10 @@ def _of_worker(event: e.Event) -> str:
             return f"{worker}: a mistake of the user's: {mistake}"
         case e.WorkerTold(worker, Raised(kind, message)):
             return f"{worker} raised {kind}: {message}"
+        case e.WorkerTold(worker, Symptom(_, error)):
+            return f"{worker} has a failed connection: {error[:SYMPTOM_CHARACTERS_MAX]}"
+        case e.WorkerTold(worker, Resumed() as resumed):
+            return f"{worker} goes on {_resumed(resumed)}"
         case e.WorkerTold(worker, fact):
             return f"{worker}: {type(fact).__name__} {_brief(fact)}"
         case e.WorkerQuiet(sample, limit):
@@ -93,6 +100,19 @@ def _of_worker(event: e.Event) -> str:
             return f"a drill: {drill.fault} for {worker}" + (f" in step {drill.step}" if drill.step >= 0 else "")
         case _:
             return ""
+
+
+def _resumed(resumed: Resumed) -> str:
+    parts = [f"in epoch {resumed.epoch} with step {resumed.step}"]
+    if resumed.recomputed:
+        parts.append(f"micro-batches {', '.join(map(str, resumed.recomputed))} recomputed")
+    if resumed.source not in ("", "own"):
+        parts.append(f"state from {resumed.source}")
+    if not resumed.exact:
+        parts.append("not exact")
+    phases = ("fence", "regroup", "restore", "recompute", "added")
+    parts += [f"{phase} {getattr(resumed, f'{phase}_seconds'):.3f} s" for phase in phases]
+    return ", ".join(parts)
 
 
 def _of_job(event: e.Event) -> str:
@@ -165,8 +185,8 @@ def _brief(value: Any) -> str:
     return " ".join(parts)
 
 
-def concerns(event: e.Event, job: str, node: str) -> bool:
-    """The event belongs to the story of a job or a node; both empty: it always does."""
+def concerns(event: e.Event, job: str, node: str, incidents: Collection[str] = ()) -> bool:
+    """The event belongs to the story of a job or a node, or of their incidents; both empty: it always does."""
     if not job and not node:
         return True
     values: list[str] = []
@@ -178,4 +198,4 @@ def concerns(event: e.Event, job: str, node: str) -> bool:
             values.append(item.worker)
     if job and any(v == job or v.startswith(f"{job}/") for v in values):
         return True
-    return bool(node) and node in values
+    return (bool(node) and node in values) or getattr(event, "incident", None) in incidents

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from unicorn_mgr.messages import LogChunk, ToAgent, WatchLogs
 
 CHUNKS_MAX = 2_000
-"""A follower that is this many chunks behind loses the oldest, and is told how much."""
+"""A follower that is this many chunks behind loses the oldest, and sees it by the offsets."""
 
 
 @dataclass(eq=False, slots=True)
@@ -22,15 +22,13 @@ class Watch:
     from_start: bool
     job_id: str
     chunks: asyncio.Queue[LogChunk] = field(default_factory=lambda: asyncio.Queue(CHUNKS_MAX))
-    dropped_bytes: int = 0
     waits_for: set[str] | None = None
     """Nodes that have not sent all there is; None: there may always be more."""
 
     def put(self, chunk: LogChunk) -> None:
         """A piece of output; the oldest makes way if the follower is too slow."""
         if self.chunks.full():
-            lost = self.chunks.get_nowait()
-            self.dropped_bytes += len(lost.data) + lost.dropped_bytes
+            self.chunks.get_nowait()
         self.chunks.put_nowait(chunk)
         self._come.set()
 

@@ -129,7 +129,7 @@ class LogChunk:
     watch: str = ""
     worker: str = ""
     data: bytes = b""
-    dropped_bytes: int = 0
+    offset: int = 0
     end: bool = False
 
 

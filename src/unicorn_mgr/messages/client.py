@@ -192,7 +192,7 @@ class JobUpdate:
     job: JobView | None = None
     worker: str = ""
     output: bytes = b""
-    dropped_bytes: int = 0
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

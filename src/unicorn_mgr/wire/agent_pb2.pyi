@@ -199,18 +199,18 @@ class Evidence(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., request: _Optional[str] = ..., stacks: _Optional[str] = ..., tool: _Optional[str] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("watch", "worker", "data", "dropped_bytes", "end")
+    __slots__ = ("watch", "worker", "data", "offset", "end")
     WATCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     watch: str
     worker: str
     data: bytes
-    dropped_bytes: int
+    offset: int
     end: bool
-    def __init__(self, watch: _Optional[str] = ..., worker: _Optional[str] = ..., data: _Optional[bytes] = ..., dropped_bytes: _Optional[int] = ..., end: bool = ...) -> None: ...
+    def __init__(self, watch: _Optional[str] = ..., worker: _Optional[str] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: bool = ...) -> None: ...
 
 class StoreCall(_message.Message):
     __slots__ = ("id", "worker", "operation", "keys", "values", "amount", "hung_up")

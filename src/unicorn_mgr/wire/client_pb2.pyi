@@ -351,16 +351,16 @@ class FollowJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., logs: bool = ..., from_start: bool = ..., until_now: bool = ...) -> None: ...
 
 class JobUpdate(_message.Message):
-    __slots__ = ("job", "worker", "output", "dropped_bytes")
+    __slots__ = ("job", "worker", "output", "offset")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     job: JobView
     worker: str
     output: bytes
-    dropped_bytes: int
-    def __init__(self, job: _Optional[_Union[JobView, _Mapping]] = ..., worker: _Optional[str] = ..., output: _Optional[bytes] = ..., dropped_bytes: _Optional[int] = ...) -> None: ...
+    offset: int
+    def __init__(self, job: _Optional[_Union[JobView, _Mapping]] = ..., worker: _Optional[str] = ..., output: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class FollowEventsRequest(_message.Message):
     __slots__ = ("after", "follow", "job", "node")

@@ -35,12 +35,11 @@ class Drills:
         """The loop has come to `place` in `step`: strike if a drill is addressed here."""
         if not self.armed:
             return
-        for drill in self.armed:
+        for drill in list(self.armed):
             if step >= drill.step and drill.phase in ("", place):
-                if drill.fault != "slow":
+                if drill.fault != "slow":  # which strikes in every step, and beside others
                     self.armed.remove(drill)
                 _strike(drill, place, step)
-                return
 
 
 def _strike(drill: Drill, place: str, step: int) -> None:
