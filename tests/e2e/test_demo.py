@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -174,3 +178,31 @@ def test_bad_input_is_one_line(
     told = told_by_main(monkeypatch, capsys)
     assert told.endswith("examples/gpt/train.py: not there; run it in a clone of the repository, by make demo\n")
     assert told.count("\n") == 1
+
+
+def of_this_demo(folder: Path) -> list[str]:
+    """Processes that are still there, by what they write to."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            output = str(Path(f"/proc/{pid}/fd/1").readlink())
+            if output.startswith(str(folder)) and "/templates/" not in output:
+                found.append(f"{pid} {output}")
+    return found
+
+
+def test_ctrl_c_leaves_nothing_behind() -> None:
+    """In the middle of it all: coordinator, agents and workers are gone; templates end by themselves."""
+    with tempfile.TemporaryDirectory(prefix="unicorn-d") as name:
+        command = [sys.executable, "-m", "unicorn_mgr.cli", "demo", "--nodes", "3", "--data", name]
+        demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "kill -9 of gpt/1.0" in line:
+                break
+        assert len(of_this_demo(Path(name))) >= 1 + 3 + 3
+        demo.send_signal(signal.SIGINT)
+        told, _ = demo.communicate()
+        assert demo.returncode == 130, told
+        assert f"interrupted; what there is lies in {name}" in told
+        assert not of_this_demo(Path(name))

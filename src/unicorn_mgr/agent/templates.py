@@ -28,6 +28,9 @@ _IMPORT_TIME = (
 )  # fmt: skip
 """Variables that the interpreter, libc or torch read when they start, by their beginnings."""
 
+_ROOM = "-" * 512
+"""Room in a template's environment, for what its workers write there: whose they are."""
+
 _PER_WORKER = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"})
 
 log = structlog.get_logger()
@@ -161,7 +164,8 @@ class TemplatePool:
                 path.unlink(missing_ok=True)
             with path.with_suffix(".log").open("wb") as output:
                 process = subprocess.Popen(
-                    command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    command, env=environment | {"UNICORN_ROOM": _ROOM}, cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     start_new_session=True,
                 )  # fmt: skip
             self._started.append(process)

@@ -33,11 +33,12 @@ from unicorn_mgr.cli.run import passed_environment, submit
 from unicorn_mgr.model import Drill, JobSpec
 
 JOB = "gpt"
+LOSE_NODE = "lose-node"
 MICRO_BATCHES = 8
 STEPS_MAX = 4000
 """More than there is time for: the job is asked to stop when everything has healed."""
-CALM_STEPS = 10
-"""Steps at full size before each fault, and before the end."""
+CALM_STEPS = 20
+"""Steps before each fault, and before the end."""
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 90.0
 """Nothing that is waited for takes longer, even on a busy machine."""
@@ -62,7 +63,7 @@ class Scene:
 SCENES = (
     Scene("kill -9 of {worker}, in the middle of a micro-batch", 1, Drill("kill", 0, "backward"), ("process_killed",)),
     Scene("{worker} hangs: it sleeps for ever in its own code", 2, Drill("hang", 0, "backward"), ("task_hang",)),
-    Scene("{node} is lost: its agent and {worker} are gone at once", 0, Drill("lose-node"), ("lost_connection",)),
+    Scene("{node} is lost: its agent and {worker} are gone at once", 0, Drill(LOSE_NODE), ("lost_connection",)),
 )
 
 
@@ -159,9 +160,12 @@ class Demo:
         self._submit()
         self._view.note(f"job {JOB}: a GPT in float64 on {self._nodes} workers, {MICRO_BATCHES} micro-batches a step")
         for scene in self._scenes:
-            self._until_calm("the job trains at full size")
+            self._until_calm("the job trains on all nodes", self._nodes)
             self._play(scene)
-        self._until_calm("the job is at full size again")
+            if scene.drill.fault == LOSE_NODE:
+                self._until_calm("the job trains on the nodes that are left", self._nodes - 1)
+                self._return_nodes()
+        self._until_calm("the job trains on all nodes again", self._nodes)
         self._view.note("all has healed: the job is asked to stop")
         (self.folder / "stop").touch()
         cluster = self._until("the job has ended", lambda c: c.jobs[0].state == "ended")
@@ -202,17 +206,21 @@ class Demo:
         after = self._until(f"{' or '.join(scene.causes)} is detected and healed", over)
         self._victims.update({i.id: worker.worker for i in after.incidents if i.id not in known})
 
-    def _until_calm(self, what: str) -> None:
-        """Until the job has made some steps at full size, in one epoch."""
-        since: list[tuple[object, int]] = []
+    def _return_nodes(self) -> None:
+        """Somebody has repaired what was lost."""
+        self._view.note("the lost node is repaired: its agent starts again", "yellow")
+        for agent in self._local.agents:
+            agent.due = 0.0
+
+    def _until_calm(self, what: str, size: int) -> None:
+        """Until a job of that size has made some steps in one epoch."""
+        since: dict[object, int] = {}
 
         def calm(cluster: messages.ClusterView) -> bool:
             job = cluster.jobs[0]
-            if job.state != "running" or job.size < self._nodes:
+            if job.state != "running" or job.size != size:
                 return False
-            if not since or since[-1][0] != job.epoch:
-                since.append((job.epoch, job.step))
-            return job.step >= since[-1][1] + self._calm_steps
+            return job.step >= since.setdefault(job.epoch, job.step) + self._calm_steps
 
         self._until(what, calm)
 
@@ -303,13 +311,16 @@ class Demo:
         console = self._view.console
         demo_view.summary(console, costs, self._records)
         demo_view.checked(console, checks)
-        for name, where in (
-            ("logs", f"{self.folder}/node-*/logs/{JOB}/*.log, {self.folder}/*.log"),
-            ("records", f"{self.folder}/records/*.jsonl"),
-            ("incidents", f"{self.folder}/incidents.json"),
-            ("metrics", f"{self.folder}/metrics.txt"),
+        console.print(f"\nEverything is kept in {self.folder}")
+        for where, what in (
+            (f"node-*/logs/{JOB}/*.log", "output of the workers"),
+            ("*.log", "of the coordinator and the agents"),
+            ("records/*.jsonl", "what each worker has computed and applied"),
+            ("weights/*.pt", "at the end, and in undisturbed/ those to compare with"),
+            ("incidents.json", "as unicorn incidents --json tells them"),
+            ("metrics.txt", "as Prometheus read them at the end"),
         ):
-            console.print(f"  {name:<14}{where}")
+            console.print(f"  {where:<22}{what}")
 
     def _stay(self, view: View) -> None:
         """Until Ctrl-C."""

@@ -138,7 +138,7 @@ def summary(console: Console, costs: list[Cost], records: Records) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name, width in (("cause", 15), ("of", 7), ("detected by", 18)):
         table.add_column(name, min_width=width)
-    for name in ("seconds\nto detect", "to next\nstep", "to full\nsize", "steps\nlost", "batches\nredone"):
+    for name in ("cause\nknown", "next\nstep", "full\nsize", "steps\nlost", "redone"):
         table.add_column(name, justify="right", no_wrap=True)
     for cost in costs:
         incident = cost.incident
@@ -154,9 +154,10 @@ def summary(console: Console, costs: list[Cost], records: Records) -> None:
     console.print("\nWhat broke, and what it cost", style="bold")
     console.print(table)
     console.print(
-        "Seconds since the last line that the victim wrote: until the cause was known,\n"
-        "until all had finished the step that was hit, until each slot had its worker.\n"
-        f"Redone: given to survivors; {records.again} of the {redone} had been computed once before.\n",
+        "Seconds from the last line that the victim wrote: until the cause was known, until\n"
+        "all had finished the step that was hit, until each slot there was had its worker.\n"
+        "Redone: micro-batches of that step that survivors had to compute in its place;\n"
+        f"{records.again} of these {redone} the victims had computed before.\n",
         style="dim",
     )
 

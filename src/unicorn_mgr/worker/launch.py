@@ -33,6 +33,9 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 
 LAST_WORDS_BYTES_MAX = 64_000
 
+_ENV_START = 47
+"""Where /proc/PID/stat has the address of the environment, counted behind the command's name."""
+
 
 def preload(names: Iterable[str]) -> None:
     """Import what scripts need most.  A module that is not installed is left out."""
@@ -49,6 +52,7 @@ def run(asked: dict[str, Any], ring: int, words: int) -> int:
     os.environ.clear()
     os.environ.update(asked["env"])
     os.environ["UNICORN_RING_FD"] = str(ring)
+    _show_whose(asked["env"])
     os.chdir(asked["cwd"])
     if asked["kind"] == "exec":
         return _exec(asked["argv"], ring)
@@ -83,6 +87,21 @@ def _redirect(log: str) -> None:
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def _show_whose(environment: dict[str, str]) -> None:
+    """Say in /proc/PID/environ whose worker this is.
+
+    A fork shows its parent's environment there for ever, so whoever looks for the workers of
+    an agent would not find it.  Nothing else reads this memory any more.
+    """
+    marks = "".join(f"{k}={v}\0" for k, v in environment.items() if k in ("UNICORN_AGENT", "UNICORN_WORKER")).encode()
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(stat[_ENV_START]), int(stat[_ENV_START + 1])
+    if len(marks) <= end - begin:
+        with contextlib.suppress(OSError), Path("/proc/self/mem").open("r+b", buffering=0) as memory:
+            memory.seek(begin)
+            memory.write(marks.ljust(end - begin, b"\0"))
 
 
 def _exec(argv: list[str], ring: int) -> int:
