@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import secrets
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -140,6 +142,7 @@ class AgentService:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
         self._config.data.mkdir(parents=True, exist_ok=True, mode=0o750)
+        self._claimed = claim(self._config.data)
         await self._host.start()
         await self._hub.open()
         ready()
@@ -321,6 +324,17 @@ class AgentService:
 
 
 DRILL_EXIT_CODE = 86
+
+
+def claim(data: Path) -> BinaryIO:
+    """Hold an agent's folder, so that no second one takes its workers.  Raises `AgentError`."""
+    lock = (data / "agent.lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise AgentError(f"data: {data}: another agent runs on it; give --data another folder") from None
+    return lock
 
 
 def address_towards(coordinator: str) -> str:

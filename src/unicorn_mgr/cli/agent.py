@@ -13,6 +13,7 @@ from unicorn_mgr.cli.common import (
     CoordinatorOption,
     Problem,
     TlsOption,
+    agent_runtime,
     host_and_port,
     runtime_folder,
     set_up_logging,
@@ -56,15 +57,14 @@ def register(app: typer.Typer) -> None:
         set_up_logging(json_logs, verbose)
         if not coordinator:
             raise Problem("coordinator: not given: say --coordinator HOST:PORT or set UNICORN_COORDINATOR")
-        runtime = runtime_folder()
         _serve(
             coordinator=host_and_port("coordinator", coordinator),
             node=node,
             slots=find_slots(slots, device),
             address=address,
             data=data or state_folder() / "agents" / node,
-            runtime=data / "run" if data is not None and len(str(data)) < 60 else runtime / "agents",
-            templates=templates or runtime / "templates",
+            runtime=agent_runtime(data or state_folder() / "agents" / node, node),
+            templates=templates or runtime_folder() / "templates",
             tls=tls,
             drills=allow_drills,
         )

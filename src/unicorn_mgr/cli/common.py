@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from unicorn_mgr.codec import decoder, encode
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 CALL_SECONDS_MAX = 10.0
+SOCKET_PATH_BYTES_MAX = 100
 COORDINATOR = "UNICORN_COORDINATOR"
 TLS = "UNICORN_TLS"
 
@@ -117,7 +119,19 @@ def set_up_logging(json: bool, verbose: bool = False) -> None:
 def runtime_folder() -> Path:
     """Where sockets live: short, private, and gone after a restart of the machine."""
     base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "unicorn" if base and len(base) < 40 else Path(f"/tmp/unicorn-{os.getuid()}")  # noqa: S108
+    path = Path(base) / "unicorn" if base and len(base) < 40 else Path(f"/tmp/unicorn-{os.getuid()}")  # noqa: S108
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise Problem(f"runtime: {path}: it belongs to somebody else; set XDG_RUNTIME_DIR to a folder of your own")
+    path.chmod(0o700)
+    return path
+
+
+def agent_runtime(data: Path, node: str) -> Path:
+    """Where an agent's socket lives: beside its data; if that is too long a path, in a folder of this data alone."""
+    if len(os.fsencode(data.resolve() / "run" / f"{node}.sock")) <= SOCKET_PATH_BYTES_MAX:
+        return data.resolve() / "run"
+    return runtime_folder() / "agents" / hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:16]
 
 
 def state_folder() -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typer
 
-from unicorn_mgr.cli.common import Problem, host_and_port, ignoring, interrupted_by
+from unicorn_mgr.cli.common import Problem, agent_runtime, host_and_port, ignoring, interrupted_by
 from unicorn_mgr.cli.show import count, note, say
 
 READY_SECONDS_MAX = 30.0
@@ -218,6 +218,6 @@ def end_workers(folder: Path) -> None:
     from unicorn_mgr.agent.host import with_suppressed_kill  # noqa: PLC0415
     from unicorn_mgr.agent.processes import strays  # noqa: PLC0415
 
-    for path in sorted(folder.glob("node-*/run/*.sock")):
-        for pid in strays(path, set()):
+    for data in sorted(folder.glob("node-*/")):
+        for pid in strays(agent_runtime(data, data.name) / f"{data.name}.sock", set()):
             with_suppressed_kill(pid)
