@@ -10,7 +10,7 @@ import pytest
 from e2e.harness import Cluster, Undisturbed, cluster, finish
 
 STEPS = 60
-ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.01"]
+ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_agent_and_coordinator_die_together(own: Cluster, undisturbed: Undisturb
 
 def test_a_node_is_lost_and_comes_back(own: Cluster, undisturbed: Undisturbed) -> None:
     """Agent and worker die together; the others go on, and the node is used again when it is back."""
-    job = own.submit(["--steps", "300", "--pace", "0.01"], drills=("1.0:gate:6:compute",))
+    job = own.submit(["--steps", "100", "--pace", "0.05"], drills=("1.0:gate:6:compute",))
     job.at_gate("compute")
     pid = next(w.pid for w in own.job(job.name).workers if w.worker.endswith("/1.0"))
     own.local.agents[1].due = float("inf")
@@ -78,7 +78,7 @@ def test_a_node_is_lost_and_comes_back(own: Cluster, undisturbed: Undisturbed) -
     assert "waits for its workers" in lost.reason
     own.wait_for("healed without it", lambda _: own.job(job.name).size == 2 and own.job(job.name).step > 8)
     own.local.agents[1].due = 0.0
-    finish(job, undisturbed("--steps", "300"), 300, members=3)
+    finish(job, undisturbed("--steps", "100"), 100, members=3)
     incident = next(i for i in own.incidents(job.name) if i.cause == "lost_connection")
     assert incident.severity == "SEV1"
     assert incident.detected_by == "node health monitoring"

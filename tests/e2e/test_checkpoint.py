@@ -98,7 +98,7 @@ def test_the_writer_is_killed_and_another_takes_the_next_step(
     shared: Cluster, undisturbed: Undisturbed, store: Path, place: str
 ) -> None:
     job = shared.submit(
-        ["--steps", "40", "--pace", "0.01"],
+        ["--steps", "40", "--pace", "0.05"],
         drills=(f"0.0:kill:7:{place}",),
         checkpoint_url=str(store),
         checkpoint_every_steps=4,
@@ -120,7 +120,7 @@ def test_the_writer_is_killed_and_another_takes_the_next_step(
 def test_storage_that_fails_is_tried_again(shared: Cluster, undisturbed: Undisturbed, store: Path) -> None:
     """The directory can't be made at first, because a file is in its place."""
     store.write_text("in the way")
-    job = shared.submit(["--steps", "60", "--pace", "0.01"], checkpoint_url=str(store), checkpoint_every_steps=4)
+    job = shared.submit(["--steps", "60", "--pace", "0.05"], checkpoint_url=str(store), checkpoint_every_steps=4)
     shared.wait_event("WorkerTold/CheckpointFailed", lambda e: e.worker.startswith(job.name))
     store.unlink()
     finish(job, undisturbed("--steps", "60"), 60, members=3)

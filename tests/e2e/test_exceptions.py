@@ -7,7 +7,7 @@ import sys
 from e2e.harness import Cluster, Undisturbed, check_exact, finish
 
 STEPS = 40
-ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.01"]
+ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
 
 
 def test_an_exception_restarts_that_worker(shared: Cluster, undisturbed: Undisturbed) -> None:

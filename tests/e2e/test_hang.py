@@ -13,7 +13,7 @@ def test_a_stopped_worker_is_named_and_replaced(shared: Cluster, undisturbed: Un
     drills = [f"1.0:stop:6:{place}"]
     if place == "gather":
         drills.append("2.0:kill:6:compute")
-    arguments = ["--steps", str(STEPS), "--pace", "0.01"]
+    arguments = ["--steps", str(STEPS), "--pace", "0.05"]
     job = shared.submit(arguments, drills=tuple(drills), stall_seconds=1.5)
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
     hangs = [i for i in shared.incidents(job.name) if i.cause == "process_stopped"]
@@ -25,7 +25,7 @@ def test_a_stopped_worker_is_named_and_replaced(shared: Cluster, undisturbed: Un
 
 def test_a_hung_worker_is_told_from_those_who_wait_for_it(shared: Cluster, undisturbed: Undisturbed) -> None:
     """It sleeps for ever in its own code, inside a micro-batch, and answers every signal."""
-    arguments = ["--steps", str(STEPS), "--pace", "0.01"]
+    arguments = ["--steps", str(STEPS), "--pace", "0.05"]
     job = shared.submit(arguments, drills=("2.0:hang:6:backward",), stall_seconds=1.5)
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
     (incident,) = shared.incidents(job.name)

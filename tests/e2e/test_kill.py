@@ -21,7 +21,7 @@ PLACES = [
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_worker_is_killed(shared: Cluster, undisturbed: Undisturbed, place: str) -> None:
-    job = shared.submit(["--steps", str(STEPS), "--pace", "0.01"], drills=(f"1.0:kill:4:{place}",))
+    job = shared.submit(["--steps", str(STEPS), "--pace", "0.05"], drills=(f"1.0:kill:4:{place}",))
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
     (incident,) = shared.incidents(job.name)
     assert incident.cause == "process_killed"
@@ -31,24 +31,24 @@ def test_a_worker_is_killed(shared: Cluster, undisturbed: Undisturbed, place: st
 
 
 def test_a_worker_is_killed_inside_the_optimizer(shared: Cluster, undisturbed: Undisturbed) -> None:
-    job = shared.submit(["--steps", str(STEPS), "--pace", "0.01", "--update-kill", "1:4"])
+    job = shared.submit(["--steps", str(STEPS), "--pace", "0.05", "--update-kill", "1:4"])
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
 
 
 def test_the_first_member_is_killed(shared: Cluster, undisturbed: Undisturbed) -> None:
-    job = shared.submit(["--steps", str(STEPS), "--pace", "0.01"], drills=("0.0:kill:4:computed",))
+    job = shared.submit(["--steps", str(STEPS), "--pace", "0.05"], drills=("0.0:kill:4:computed",))
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
 
 
 def test_two_are_killed_at_once(shared: Cluster, undisturbed: Undisturbed) -> None:
     drills = ("0.0:kill:4:before_reduce", "2.0:kill:4:before_reduce")
-    job = shared.submit(["--steps", str(STEPS), "--pace", "0.01"], drills=drills)
+    job = shared.submit(["--steps", str(STEPS), "--pace", "0.05"], drills=drills)
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
 
 
 def test_all_but_one_are_killed_one_after_the_other(shared: Cluster, undisturbed: Undisturbed) -> None:
     drills = ("0.0:kill:4:in_reduce", "1.0:kill:5:compute", "2.0:kill:6:reduced")
-    job = shared.submit(["--steps", str(STEPS), "--pace", "0.01"], size=4, drills=drills)
+    job = shared.submit(["--steps", str(STEPS), "--pace", "0.05"], size=4, drills=drills)
     finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=4)
 
 
@@ -60,7 +60,7 @@ def test_a_worker_is_killed_in_the_closing_collective(shared: Cluster, undisturb
 
 def test_a_planted_bug_is_noticed(shared: Cluster, undisturbed: Undisturbed) -> None:
     """This test can fail: one wrong weight after a kill, and the weights differ."""
-    arguments = ["--steps", str(STEPS), "--pace", "0.01", "--plant", "weight"]
+    arguments = ["--steps", str(STEPS), "--pace", "0.05", "--plant", "weight"]
     job = shared.submit(arguments, drills=("1.0:kill:4:compute",))
     with pytest.raises(AssertionError, match="differs from the undisturbed run"):
         finish(job, undisturbed("--steps", str(STEPS)), STEPS)

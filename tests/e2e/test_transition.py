@@ -6,7 +6,7 @@ import pytest
 from e2e.harness import Cluster, Undisturbed, finish
 
 STEPS = 40
-ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.01"]
+ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
 FIRST = "1.0:kill:4:compute"
 
 
@@ -26,10 +26,10 @@ def test_a_worker_is_killed_while_the_first_group_is_built(
 
 @pytest.mark.parametrize("place", ["rehearse", "ready", "receive_state"])
 def test_a_joiner_is_killed(shared: Cluster, undisturbed: Undisturbed, place: str) -> None:
-    job = shared.submit(["--steps", "60", "--pace", "0.01"], drills=(FIRST, f"1.1:kill:-1:{place}"))
+    job = shared.submit(["--steps", "60", "--pace", "0.05"], drills=(FIRST, f"1.1:kill:-1:{place}"))
     finish(job, undisturbed("--steps", "60"), 60, members=3)
 
 
 def test_the_donor_is_killed_while_a_joiner_takes_its_state(shared: Cluster, undisturbed: Undisturbed) -> None:
-    job = shared.submit(["--steps", "60", "--pace", "0.01"], drills=(FIRST, "0.0:kill:5:send_state"))
+    job = shared.submit(["--steps", "60", "--pace", "0.05"], drills=(FIRST, "0.0:kill:5:send_state"))
     finish(job, undisturbed("--steps", "60"), 60, members=3)
