@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.harness import Cluster, Undisturbed, check_exact, finish
+from e2e.harness import Cluster, Undisturbed, finish
 from system.network import Network, hosts
 
 from unicorn_mgr import messages

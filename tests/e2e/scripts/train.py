@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--micro-batches", type=int, default=6)
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds each micro-batch takes, until the test says hurry")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds a micro-batch takes, until told to hurry")
     parser.add_argument("--raise-at", default="", help="STEP:NUMBER, or STEP:* for every micro-batch")
     parser.add_argument("--hidden", type=int, default=0, help="further parameters, for a larger state")
     parser.add_argument("--update-kill", default="", help="SEAT:STEP, inside optimizer.step, first incarnation")
