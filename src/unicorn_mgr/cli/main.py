@@ -21,6 +21,7 @@ from unicorn_mgr.cli import (
     logs,
     nodes,
     operate,
+    replay,
     run,
     settings,
     status,
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(run, status, jobs, nodes, incidents, events, logs),
-    *(operate, inject, settings),
+    *(operate, inject, replay, settings),
     *(local, demo, coordinator, agent, certs),
 )
 for module in COMMANDS:

@@ -142,6 +142,18 @@ def of_settings(running: dict[str, float]) -> list[Shape]:
     ]
 
 
+def of_journal(view: ClusterView, path: str, entries: int, last: int) -> Shape:
+    """`unicorn replay --json` without a selection: everything the journal tells, closed incidents too."""
+    return {
+        **of_cluster(view),
+        "jobs": [of_job(j) for j in view.jobs],
+        "incidents": [of_incident(i) for i in view.incidents],
+        "journal": path,
+        "entries": entries,
+        "last_entry": last,
+    }
+
+
 def _body(kind: str, text: str) -> Any:
     if kind.startswith("WorkerTold/"):
         worker, fact = json.loads(text)

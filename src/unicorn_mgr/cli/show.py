@@ -130,5 +130,8 @@ def one_line(text: str) -> str:
 
 def count(number: int, what: str) -> str:
     """1 worker, 2 workers."""
-    plural = "es" if what.endswith("ch") else "s"
-    return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"
+    if number == 1:
+        return f"1 {what}"
+    if what.endswith("y"):
+        return f"{number} {what[:-1]}ies"
+    return f"{number} {what}es" if what.endswith("ch") else f"{number} {what}s"

@@ -14,17 +14,16 @@ import grpc
 from unicorn_mgr.codec import encode
 from unicorn_mgr.coordinator.admission import Rejected, commanded, job_submitted, unknown
 from unicorn_mgr.coordinator.authority import Authority
-from unicorn_mgr.coordinator.describe import concerns, describe, without_secrets
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook, Watch
 from unicorn_mgr.coordinator.sessions import Agents
-from unicorn_mgr.coordinator.store import Entry, dump_event
-from unicorn_mgr.coordinator.views import cluster_view, incident_view, job_view
+from unicorn_mgr.coordinator.store import Entry
+from unicorn_mgr.coordinator.stories import incident_story, lines_of
+from unicorn_mgr.coordinator.views import cluster_view, job_view
 from unicorn_mgr.effects.coordinator import DrillOrdered, Event, NodeDrained, NodeUndrained
 from unicorn_mgr.messages import (
     ClusterView,
     CommandDone,
-    EventLine,
     FollowEventsRequest,
     FollowJobRequest,
     IncidentRequest,
@@ -41,7 +40,6 @@ from unicorn_mgr.tls import Role
 SNAPSHOT_BYTES_MAX = 64 << 20
 EVENTS_PER_READ = 500
 UPDATE_SECONDS = 0.2
-STORY_EVENTS_MAX = 2_000
 QUIET_SECONDS_MAX = 5.0
 """An agent that has more output, and sends none for this long, is not waited for."""
 
@@ -140,14 +138,8 @@ class Clients:
                 grpc.StatusCode.NOT_FOUND, f"incident: {asked.id}: there is no such incident; newest: {newest}"
             )
             raise AssertionError
-        since, until = incident.occurred_at - 1.0, (incident.closed_at or now) + 1.0
-        entries = await asyncio.to_thread(lambda: list(self._driver.store.entries(0)))
-        story = [
-            _line(x)
-            for x in entries
-            if since <= x.at <= until and concerns(x.event, incident.job, incident.node, (asked.id,))
-        ]
-        return IncidentStory(incident_view(incident, now), tuple(story[-STORY_EVENTS_MAX:]))
+        entries = await asyncio.to_thread(lambda: list(self._driver.store.entries()))
+        return incident_story(incident, entries, now)
 
     # -- following -----------------------------------------------------------------------
 
@@ -161,11 +153,9 @@ class Clients:
         while True:
             changed = self._driver.changed
             entries = await asyncio.to_thread(self._read, after)
-            incidents = {i.id for i in state.incidents.values() if i.job == asked.job or i.node == asked.node}
-            for entry in entries:
-                after = entry.number
-                if concerns(entry.event, asked.job, asked.node, incidents):
-                    yield encode(_line(entry))
+            for line in lines_of(state, entries, asked.job, asked.node):
+                yield encode(line)
+            after = entries[-1].number if entries else after
             if len(entries) < EVENTS_PER_READ:
                 if not asked.follow:
                     return
@@ -256,8 +246,3 @@ class Clients:
 async def _refuse(context: Context, rejected: Rejected) -> None:
     code = grpc.StatusCode.NOT_FOUND if rejected.missing else grpc.StatusCode.INVALID_ARGUMENT
     await context.abort(code, str(rejected.mistake))
-
-
-def _line(entry: Entry) -> EventLine:
-    kind, body = dump_event(without_secrets(entry.event))
-    return EventLine(entry.number, entry.wall, kind, describe(entry.event), body)

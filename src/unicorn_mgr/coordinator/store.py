@@ -70,21 +70,25 @@ class Recovered:
     """Core time of the newest entry."""
 
 
-class Store:
-    """A data directory.  Opened by one process at a time."""
+JOURNAL = "journal.sqlite"
 
-    def __init__(self, folder: Path, read_only: bool = False) -> None:
+
+class Store:
+    """A data directory.  Opened by one process at a time, and by any number read-only."""
+
+    def __init__(self, folder: Path, read_only: bool = False, name: str = JOURNAL) -> None:
         self.folder = folder
-        self._path = folder / "journal.sqlite"
+        self._path = folder / name
         self._lock = threading.Lock()
         self._read_only = read_only
-        if read_only:
-            if not self._path.exists():
-                raise StoreError(f"data: {folder}: there is no journal here; give the directory of a coordinator")
-        else:
+        if not read_only:
             self._claim()
         self._db = self._connect()
-        self.cluster, self.secret = self._identify()
+        try:
+            self.cluster, self.secret = self._identify()
+        except StoreError:
+            self.close()
+            raise
         row = self._db.execute("SELECT max(number) FROM entries").fetchone()
         self.number: int = row[0] or self._snapshot_number()
         self._since_snapshot = self.number - self._snapshot_number()
@@ -102,21 +106,26 @@ class Store:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            where = f"file:{self._path}?mode=ro" if self._read_only else f"file:{self._path}"
-            db = sqlite3.connect(where, uri=True, check_same_thread=False, isolation_level=None, timeout=10)
+            db = sqlite3.connect(self._uri(), uri=True, check_same_thread=False, isolation_level=None, timeout=10)
             if not self._read_only:
                 self._path.chmod(0o600)
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute("PRAGMA synchronous=FULL")
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name='meta'").fetchone():
                 if self._read_only:
-                    raise StoreError(f"data: {self.folder}: its journal is empty")
+                    raise StoreError(f"journal: {self._path}: there is nothing in it that a coordinator has written")
                 self._create(db)
             return db
         except sqlite3.DatabaseError as failed:
-            raise StoreError(
-                f"data: {self._path}: {failed}; restore it from a backup or choose another --data"
-            ) from failed
+            raise self._unusable(str(failed)) from failed
+
+    def _uri(self) -> str:
+        where = self._path.absolute().as_uri()
+        if not self._read_only:
+            return where
+        # Without a write-ahead log nobody has it open, and SQLite would make one even to read.
+        quiet = not self._path.with_name(f"{self._path.name}-wal").exists()
+        return f"{where}?mode=ro" + ("&immutable=1" if quiet else "")
 
     def _create(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN")
@@ -131,15 +140,23 @@ class Store:
         db.executemany("INSERT INTO meta VALUES (?, ?)", made.items())
         db.execute("COMMIT")
 
+    def _unusable(self, why: str) -> StoreError:
+        if self._read_only:
+            return StoreError(f"journal: {self._path}: {why}; give the journal of a coordinator, or a backup of it")
+        return StoreError(f"data: {self._path}: {why}; restore it from a backup or choose another --data")
+
     def _identify(self) -> tuple[str, bytes]:
-        meta = dict(self._db.execute("SELECT key, value FROM meta"))
-        found = int(meta["schema"])
+        try:
+            meta = dict(self._db.execute("SELECT key, value FROM meta"))
+            found, cluster, secret = int(meta["schema"]), meta["cluster"], bytes.fromhex(meta["secret"])
+        except (sqlite3.DatabaseError, KeyError, ValueError) as failed:
+            raise self._unusable(f"it is damaged ({failed})") from failed
         if found != SCHEMA:
             raise StoreError(
                 f"data: {self.folder}: its schema is {found}, this program knows {SCHEMA}; "
                 + ("install the newer program" if found > SCHEMA else "it is too old to be read")
             )
-        return meta["cluster"], bytes.fromhex(meta["secret"])
+        return cluster, secret
 
     # -- writing -------------------------------------------------------------------------
 
@@ -214,21 +231,34 @@ class Store:
         entries = list(self.entries(after))
         return Recovered(state, entries, entries[-1].at if entries else at)
 
-    def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
-        """Entries with a higher number than `after`, in order."""
-        query = "SELECT number, at, wall, kind, body, checksum FROM entries WHERE number > ? ORDER BY number LIMIT ?"
+    def recover_until(self, number: int) -> Recovered:
+        """The same up to an entry, from the first one on.  Raises `StoreError` if that has been dropped."""
+        entries = list(self.entries(0, until=number))
+        if not entries or entries[0].number != 1:
+            raise StoreError(
+                f"until: {number}: entries before {self._snapshot_number()} are not all kept any more; "
+                "give a higher number, or leave --until out"
+            )
+        return Recovered(ClusterState(), entries, entries[-1].at)
+
+    def entries(self, after: int = 0, limit: int = -1, until: int = (1 << 62)) -> Iterator[Entry]:
+        """Entries with a higher number than `after`, up to `until`, in order."""
+        query = (
+            "SELECT number, at, wall, kind, body, checksum FROM entries "
+            "WHERE number > ? AND number <= ? ORDER BY number LIMIT ?"
+        )
         with self._lock:
             try:
                 rows: Iterable[tuple[int, float, float, str, str, int]] = self._db.execute(
-                    query, (after, limit)
+                    query, (after, until, limit)
                 ).fetchall()
             except sqlite3.DatabaseError as failed:
-                raise StoreError(f"data: {self._path}: {failed}; restore it from a backup") from failed
+                raise self._unusable(str(failed)) from failed
         for number, at, wall, kind, body, checksum in rows:
             if checksum != _checksum(kind, body):
                 raise StoreError(
                     f"data: {self._path}: entry {number} is damaged; restore a backup, or read what stands before it "
-                    f"with `unicorn replay --until {number - 1}`"
+                    f"with `unicorn replay {self.folder} --until {number - 1}`"
                 )
             yield Entry(number, at, wall, load_event(kind, body))
 
