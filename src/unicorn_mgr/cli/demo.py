@@ -25,11 +25,12 @@ import unicorn_mgr
 from unicorn_mgr import messages
 from unicorn_mgr.cli import demo_view
 from unicorn_mgr.cli.archive import pack
-from unicorn_mgr.cli.common import Client, Problem
+from unicorn_mgr.cli.common import EXIT_INTERRUPTED, Client, Problem, interrupted_by
 from unicorn_mgr.cli.demo_proof import Check, Cost, Records, cost, counted_once, healed, same_weights
 from unicorn_mgr.cli.demo_view import View
 from unicorn_mgr.cli.local import LocalCluster, running
 from unicorn_mgr.cli.run import passed_environment, submit
+from unicorn_mgr.cli.shapes import of_incident
 from unicorn_mgr.model import Drill, JobSpec
 
 JOB = "gpt"
@@ -40,6 +41,7 @@ STEPS_MAX = 4000
 CALM_STEPS = 20
 """Steps before each fault, and before the end."""
 LOOK_SECONDS = 0.2
+PATH_CHARACTERS_MAX = 70
 PATIENCE_SECONDS = 90.0
 """Nothing that is waited for takes longer, even on a busy machine."""
 
@@ -47,7 +49,6 @@ TRAINING = (
     *("--layers", "2", "--width", "64", "--context", "64", "--batch-size", "2", "--dtype", "float64"),
     *("--micro-batches", str(MICRO_BATCHES), "--learning-rate", "0.003"),
 )
-EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,13 @@ class Scene:
     text: str
     seat: int
     drill: Drill
-    causes: tuple[str, ...]
+    cause: str
 
 
 SCENES = (
-    Scene("kill -9 of {worker}, in the middle of a micro-batch", 1, Drill("kill", 0, "backward"), ("process_killed",)),
-    Scene("{worker} hangs: it sleeps for ever in its own code", 2, Drill("hang", 0, "backward"), ("task_hang",)),
-    Scene("{node} is lost: its agent and {worker} are gone at once", 0, Drill(LOSE_NODE), ("lost_connection",)),
+    Scene("kill -9 of {worker}, in the middle of a micro-batch", 1, Drill("kill", 0, "backward"), "process_killed"),
+    Scene("{worker} hangs: it sleeps for ever in its own code", 2, Drill("hang", 0, "backward"), "task_hang"),
+    Scene("{node} is lost: its agent and {worker} are gone at once", 0, Drill(LOSE_NODE), "lost_connection"),
 )
 
 
@@ -77,16 +78,23 @@ def register(app: typer.Typer) -> None:
         no_live: bool = typer.Option(False, "--no-live", help="Plain lines instead of a live picture."),
         data: Path | None = typer.Option(None, "--data", metavar="DIR", help="Where logs, records and weights go."),
     ) -> None:
-        """Train a GPT here on a cluster while a worker is killed, one hangs and a node is lost.  About 80 seconds."""
+        """Train a GPT on a cluster here while a worker is killed, one hangs and a node is lost.
+
+        Takes about a minute, and ends with what the faults cost and the proof that nothing was lost.
+        """
         if not 3 <= nodes <= 16:
             raise Problem(f"nodes: {nodes}: want 3 to 16")
         script = training_script()
-        if data is not None and data.exists() and any(data.iterdir()):
-            raise Problem(f"data: {data}: it is not empty; choose another directory")
+        if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
+            raise Problem(f"data: {data}: it is not an empty directory; choose another")
         folder = (data or Path(tempfile.mkdtemp(prefix="unicorn-demo-"))).resolve()
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        if len(str(folder)) > PATH_CHARACTERS_MAX:
+            raise Problem(
+                f"data: {folder}: too long for the sockets in it; want at most {PATH_CHARACTERS_MAX} characters"
+            )
         try:
-            sys.exit(0 if Demo(script, folder, nodes, SCENES).perform(keep, live=not no_live) else 1)
+            with interrupted_by(signal.SIGTERM, signal.SIGHUP):
+                sys.exit(0 if Demo(script, folder, nodes, SCENES).perform(keep, live=not no_live) else 1)
         except KeyboardInterrupt:
             sys.stderr.write(f"unicorn: interrupted; what there is lies in {folder}\n")
             sys.exit(EXIT_INTERRUPTED)
@@ -200,10 +208,10 @@ class Demo:
         known = {i.id for i in before.incidents}
 
         def over(cluster: messages.ClusterView) -> bool:
-            new = [i for i in cluster.incidents if i.id not in known and i.cause in scene.causes]
+            new = [i for i in cluster.incidents if i.id not in known and i.cause == scene.cause]
             return bool(new) and all(i.state == "closed" for i in cluster.incidents)
 
-        after = self._until(f"{' or '.join(scene.causes)} is detected and healed", over)
+        after = self._until(f"{scene.cause} is detected and healed", over)
         self._victims.update({i.id: worker.worker for i in after.incidents if i.id not in known})
 
     def _return_nodes(self) -> None:
@@ -271,8 +279,8 @@ class Demo:
 
     def _keep_what_is_known(self, cluster: messages.ClusterView) -> None:
         """Incidents and metrics outlive the cluster."""
-        incidents = [dataclasses.asdict(i) for i in cluster.incidents]
-        (self.folder / "incidents.json").write_text(json.dumps(incidents, indent=2) + "\n")
+        incidents = json.dumps([of_incident(i) for i in cluster.incidents], indent=2)
+        (self.folder / "incidents.json").write_text(f"{incidents}\n")
         with urllib.request.urlopen(f"http://{self._local.metrics}/metrics", timeout=10) as page:
             (self.folder / "metrics.txt").write_bytes(page.read())
 
@@ -302,7 +310,7 @@ class Demo:
         records = self._records.read()
         weights = sorted((self.folder / "weights").glob("*.pt"))
         return [
-            healed(list(cluster.incidents), [scene.causes for scene in self._scenes]),
+            healed(list(cluster.incidents), [scene.cause for scene in self._scenes]),
             counted_once(records, records.newest_step + 1, MICRO_BATCHES),
             same_weights(self._script, reference / "alone.pt", weights, self._nodes),
         ]

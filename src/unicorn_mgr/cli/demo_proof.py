@@ -10,6 +10,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,20 +164,18 @@ def same_weights(script: Path, reference: Path, weights: list[Path], workers: in
     return Check("weights", len(far) == workers and worst <= TOLERANCE, text)
 
 
-def healed(incidents: list[IncidentView], causes: list[tuple[str, ...]]) -> Check:
-    """Each fault became one incident of the right cause, all are closed, and nothing was lost."""
-    found = [i.cause for i in incidents]
-    missing = [" or ".join(c) for c in causes if not any(cause in c for cause in found)]
-    extra = [cause for cause in found if not any(cause in c for c in causes)]
+def healed(incidents: list[IncidentView], causes: list[str]) -> Check:
+    """Each fault became one incident of its cause, all are closed, and no step was lost."""
+    found, done = Counter(i.cause for i in incidents), Counter(causes)
+    missing, extra = done - found, found - done
     still_open = [i.id for i in incidents if i.state != "closed"]
     lost = sum(i.steps_lost for i in incidents)
     for wrong, text in (
         (missing, f"no incident tells of {', '.join(missing)}"),
         (extra, f"nobody did this: {', '.join(extra)}"),
-        (len(found) > len(causes), f"{len(found)} incidents for {len(causes)} faults"),
         (still_open, f"not healed: {', '.join(still_open)}"),
         (lost, f"{lost} steps were lost"),
     ):
         if wrong:
             return Check("incidents", False, text)
-    return Check("incidents", True, f"{len(found)} for {len(causes)} faults, all healed; no step was lost")
+    return Check("incidents", True, f"{len(incidents)} for {len(causes)} faults, all healed; no step was lost")
