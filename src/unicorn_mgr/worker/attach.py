@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from unicorn_mgr.messages import Attached, Raised, Ready
+from unicorn_mgr.messages import Attached, Mistake, Raised, Ready
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
@@ -153,9 +153,13 @@ class Job:
             return None
         # Imported here: a job without checkpoints does not load torch.distributed.checkpoint.
         from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings  # noqa: PLC0415
+        from unicorn_mgr.worker.storage import StorageError  # noqa: PLC0415
 
         settings = CheckpointSettings(url, every, keep, welcome.job_id or secrets.token_hex(8), welcome.checkpoint_step)
-        found = Checkpointer(settings, self._membership.tell, self._drills, alone=self._link is None)
+        try:
+            found = Checkpointer(settings, self._membership.tell, self._drills, alone=self._link is None)
+        except StorageError as wrong:
+            raise SettingError(f"train: checkpoint: {url}: {wrong}") from None
         if self._link is not None:
             self._link.on_complete = found.completed
         return found
@@ -166,7 +170,9 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if raised is not None and not isinstance(raised, SystemExit):
+        if isinstance(raised, SettingError):
+            self._membership.tell(Mistake("script", fix=str(raised)))  # no restart can cure it
+        elif raised is not None and not isinstance(raised, SystemExit):
             self._membership.tell(raised_fact(raised, trace, self._ring))
         elif raised is None and self._training is not None and self._training.entered and not self._training.ended:
             sys.stderr.write("unicorn: the training loop was left early; training.stop() ends it everywhere\n")

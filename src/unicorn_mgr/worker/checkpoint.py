@@ -18,10 +18,19 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    stop_never,
+    wait_exponential,
+    wait_random,
+)
+from tenacity.stop import stop_base
 from torch.distributed.checkpoint import (  # type: ignore[attr-defined]
     CheckpointException,
     FileSystemReader,
@@ -43,16 +52,24 @@ from unicorn_mgr.model import Epoch, Lineage
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.replica import Replica
-from unicorn_mgr.worker.state import Packed, Progress
+from unicorn_mgr.worker.state import Packed, Progress, StateError
 from unicorn_mgr.worker.storage import Manifest, Storage, StorageError
 
 RETRY_SECONDS = 0.5
 RETRY_SECONDS_MAX = 60.0
+RESTORE_SECONDS_MAX = 120.0
+"""Storage that can't be read for this long ends the job: to begin anew would give up what is stored."""
+
 FINAL_SECONDS_MAX = 600.0
 """The end of a job waits for its last checkpoint for this long."""
 
 # It says so at every save and load, and that is what is wanted here.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+
+_FAILURES = (Exception, CheckpointException)
+"""Every file system raises what it likes, and torch something that is not even an `Exception`."""
+
+T = TypeVar("T")
 
 _DESCRIPTION = "unicorn.description"
 """The tensor that holds, as JSON, everything that is not a tensor."""
@@ -189,6 +206,8 @@ class Checkpointer:
                 self._bring(copy)
             except Superseded as why:
                 self._tell(CheckpointFailed(copy.step, str(why), superseded=True))
+            except _FAILURES as failed:  # the next checkpoint may go well, and needs this thread
+                self._tell(CheckpointFailed(copy.step, _one_line(failed)))
             with self._wanted:
                 self._under_way = None
             copy.done.set()
@@ -198,12 +217,11 @@ class Checkpointer:
         manifest = Manifest(copy.step, lineage, self._settings.job_id, self._fingerprint, {})
         began = time.monotonic()
 
-        def failed(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome is not None else None
-            sys.stderr.write(f"unicorn: checkpoint of step {copy.step} in {self._storage.url}: {error}; trying again\n")
-            self._tell(CheckpointFailed(copy.step, str(error)[:500]))
+        def failed(why: str) -> None:
+            sys.stderr.write(f"unicorn: checkpoint of step {copy.step} in {self._storage.url}: {why}; trying again\n")
+            self._tell(CheckpointFailed(copy.step, why))
 
-        for attempt in _for_ever(failed):
+        for attempt in _attempts(failed):
             with attempt:
                 files = self._write(copy, manifest.name)
         manifest = Manifest(copy.step, lineage, self._settings.job_id, self._fingerprint, files)
@@ -218,9 +236,10 @@ class Checkpointer:
             self._storage.discard(manifest.name)
             raise Superseded(f"lineage {lineage} is not the newest any more")
         self._drills.reach("publish_checkpoint", copy.step)
-        for attempt in _for_ever(failed):
+        for attempt in _attempts(failed):
             with attempt:
                 self._publish(manifest)
+        self._prune(manifest)
         self._newest_complete = max(self._newest_complete, copy.step)
         self._tell(CheckpointPublished(copy.step, self._storage.url))
 
@@ -235,18 +254,24 @@ class Checkpointer:
                 save(tensors, storage_writer=writer, no_dist=True)
                 return self._storage.upload(name, folder)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 self._storage.discard(name)
             raise
 
     def _publish(self, manifest: Manifest) -> None:
         for _, other in self._storage.manifests():
             if isinstance(other, Manifest) and other.lineage.order > manifest.lineage.order:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(Exception):
                     self._storage.discard(manifest.name)
                 raise Superseded(f"lineage {manifest.lineage} is older than {other.lineage} in {self._storage.url}")
         self._storage.publish(manifest)
-        self._storage.prune(self._settings.keep, manifest.lineage)
+
+    def _prune(self, manifest: Manifest) -> None:
+        """Old checkpoints go.  One that can't be removed is no reason to hold up a new one."""
+        try:
+            self._storage.prune(self._settings.keep, manifest.lineage)
+        except _FAILURES as failed:
+            sys.stderr.write(f"unicorn: {self._storage.url}: old checkpoints stay: {_one_line(failed)}\n")
 
     # -- restoring -----------------------------------------------------------------------
 
@@ -254,20 +279,23 @@ class Checkpointer:
         """Load the newest usable checkpoint into the replica; returns it and this job's generation.
 
         A torn or damaged one is skipped with a warning for the next older.  Raises
-        `MistakeError` for one of another model.
+        `MistakeError` for one of another job, and if storage can't be read.
         """
         generation = 0
-        for name, manifest in self._storage.manifests():
+        for name, manifest in self._reading(lambda: list(self._storage.manifests())):
             if isinstance(manifest, Manifest):
                 same_job = manifest.job_id == self._settings.job_id
                 generation = max(generation, manifest.lineage.generation + (0 if same_job else 1))
                 self._check_model(manifest)
-                try:
-                    packed = self._load(manifest)
-                except (StorageError, OSError, CheckpointException) as wrong:
-                    _skip(self._storage.url, name, wrong)
+                packed = self._reading(lambda m=manifest: self._load(m))  # type: ignore[misc]
+                if isinstance(packed, StorageError):
+                    _skip(self._storage.url, name, packed)
                     continue
-                found = replica.state.adopt(packed)
+                try:
+                    found = replica.state.adopt(packed)
+                except StateError as wrong:
+                    fix = f"{manifest.name} is of another job ({wrong}); choose another --checkpoint"
+                    raise MistakeError(Mistake("checkpoint", self._storage.url, fix)) from None
                 self._newest_complete = self._newest_taken = found.applied
                 return Progress(found.applied, found.ends_after, generation), generation
             _skip(self._storage.url, name, manifest)
@@ -280,13 +308,39 @@ class Checkpointer:
                 fix = f"{manifest.name} is of another model ({part} {theirs}, here {mine}); choose another --checkpoint"
                 raise MistakeError(Mistake("checkpoint", self._storage.url, fix))
 
-    def _load(self, manifest: Manifest) -> Packed:
-        with self._storage.checked(manifest) as folder:
-            return load_folder(folder)
+    def _load(self, manifest: Manifest) -> Packed | StorageError:
+        try:
+            with self._storage.checked(manifest) as folder:
+                return _load_intact(folder)
+        except StorageError as damaged:
+            return damaged
+
+    def _reading(self, read: Callable[[], T]) -> T:
+        """Read from storage, which may fail for a while."""
+
+        def failed(why: str) -> None:
+            sys.stderr.write(f"unicorn: {self._storage.url} can't be read: {why}; trying again\n")
+
+        try:
+            for attempt in _attempts(failed, stop_after_delay(RESTORE_SECONDS_MAX)):
+                with attempt:
+                    return read()
+        except Exception as last:
+            fix = f"it can't be read: {_one_line(last)}; mend it, or choose another --checkpoint"
+            raise MistakeError(Mistake("checkpoint", self._storage.url, fix)) from last
+        raise AssertionError("attempts end with a value or an exception")
 
 
 class Superseded(Exception):
     """Another lineage has taken the place over."""
+
+
+def _load_intact(folder: Path) -> Packed:
+    """The files are as they were written: what goes wrong now goes wrong every time."""
+    try:
+        return load_folder(folder)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, CheckpointException) as wrong:
+        raise StorageError(f"it can't be loaded: {_one_line(wrong)}") from wrong
 
 
 def load_folder(folder: Path) -> Packed:
@@ -305,13 +359,26 @@ def load_folder(folder: Path) -> Packed:
     return Packed(described["skeleton"], names, tuple(wanted[n] for n in names))
 
 
-def _for_ever(failed: Callable[[RetryCallState], None]) -> Iterator[contextlib.AbstractContextManager[object]]:
+def _attempts(
+    failed: Callable[[str], None], stop: stop_base = stop_never
+) -> Iterator[contextlib.AbstractContextManager[object]]:
     """Attempts with growing pauses, while storage fails or is full."""
+
+    def tell(state: RetryCallState) -> None:
+        failed(_one_line(state.outcome.exception() if state.outcome is not None else None))
+
     yield from Retrying(
-        retry=retry_if_exception_type((OSError, CheckpointException)),
-        wait=wait_exponential_jitter(initial=RETRY_SECONDS, max=RETRY_SECONDS_MAX, jitter=RETRY_SECONDS),
-        before_sleep=failed,
+        retry=retry_if_exception(lambda e: isinstance(e, _FAILURES) and not isinstance(e, Superseded)),
+        wait=wait_exponential(RETRY_SECONDS, RETRY_SECONDS_MAX) + wait_random(0, RETRY_SECONDS),
+        stop=stop,
+        before_sleep=tell,
+        reraise=True,
     )
+
+
+def _one_line(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[-1].strip() if lines else type(error).__name__)[:500]
 
 
 def _skip(url: str, name: str, why: object) -> None:

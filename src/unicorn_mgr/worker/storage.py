@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from unicorn_mgr.model import Epoch, Lineage
 
@@ -86,12 +87,15 @@ class Manifest:
 
 
 class Storage:
-    """One job's checkpoints at one URL."""
+    """One job's checkpoints at one URL.  Raises `StorageError` for one that fsspec does not know."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._fs, self._root = fsspec.core.url_to_fs(url)
-        self._local = self._fs.protocol == "file" or "file" in self._fs.protocol
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as unknown:
+            raise StorageError(str(unknown)) from unknown
+        self._local = isinstance(self._fs, LocalFileSystem)
 
     def manifests(self) -> Iterator[tuple[str, Manifest | StorageError]]:
         """(name, manifest) of everything published, newest lineage and step first; damaged ones as errors."""
@@ -200,11 +204,12 @@ class Storage:
 
 def _order_of(name: str) -> tuple[int, int, int, int] | None:
     """The order of a checkpoint's folder, by its name."""
-    stem, dot, lineage = name.partition(".")
-    parts = lineage.split("-")
-    if not (stem.startswith("step-") and dot and len(parts) == 3 and all(p.isdecimal() for p in parts)):
+    stem, _, lineage = name.partition(".")
+    parts = [*lineage.split("-"), stem.removeprefix("step-")]
+    if not (stem.startswith("step-") and len(parts) == 4 and all(p.isdecimal() for p in parts)):
         return None
-    return (int(parts[0]), int(parts[1]), int(parts[2]), int(stem.removeprefix("step-")))
+    generation, term, number, step = map(int, parts)
+    return (generation, term, number, step)
 
 
 def _digest(data: bytes) -> str:
