@@ -44,6 +44,7 @@ PURE = (
     "planner*",
     "codec",
     "coordinator.core",
+    "coordinator.fence",
     "coordinator.state",
     "coordinator.record*",
     "coordinator.rules*",

@@ -3,7 +3,8 @@
 Pure: no clock, no network, no disk, no randomness.  Three drivers run it: the service, the
 replay of a journal, and the simulator.
 
-    handle(event, now):  record the fact
+    handle(event, now):  drop it at the door if it is stale, repeated or about nobody
+                         record the fact
                          while any rule has a decision: record it, too
                          return what has to be durable, and the actions to perform then
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from unicorn_mgr.coordinator.fence import admits
 from unicorn_mgr.coordinator.orders import Orders
 from unicorn_mgr.coordinator.record import record
 from unicorn_mgr.coordinator.rules import (
@@ -28,6 +30,7 @@ from unicorn_mgr.coordinator.rules import (
     checkpoints,
     endings,
     epochs,
+    escalation,
     incidents,
     nodes,
     stalls,
@@ -53,7 +56,8 @@ JOB_RULES: tuple[JobRule, ...] = (
     endings.other_code,
     endings.poison,
     endings.same_everywhere,
-    endings.escalated,
+    escalation.process_ended,
+    escalation.replacements_failed,
     stalls.inquired,
     stalls.sentenced,
     stalls.links,
@@ -62,8 +66,8 @@ JOB_RULES: tuple[JobRule, ...] = (
     epochs.life_ended,
     epochs.granted,
     allocation.gang,
-    allocation.surplus,
     allocation.ordered,
+    allocation.surplus,
     checkpoints.committed,
     endings.stopping,
     endings.lingering,
@@ -107,6 +111,8 @@ class CoordinatorCore:
 
     def handle(self, event: e.Fact, now: float) -> Outcome:
         """Record a fact and everything that follows from it."""
+        if not admits(self.state, event):
+            return Outcome((), ())
         entries: list[e.Event] = []
         actions: list[e.Action] = []
         if not isinstance(event, e.TimePassed):

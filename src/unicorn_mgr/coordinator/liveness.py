@@ -69,7 +69,7 @@ class Liveness:
     def _nodes(self, state: ClusterState, now: float) -> Iterator[Change]:
         for name, node in sorted(state.nodes.items()):
             silent = now - self.beats.setdefault(name, now)
-            if node.phase is NodePhase.UP and silent > self.settings.lease_seconds:
+            if node.phase in (NodePhase.UP, NodePhase.DRAINING) and silent > self.settings.lease_seconds:
                 yield NodeSilent(name, silent)
             elif node.phase is NodePhase.SILENT and silent < self.settings.lease_seconds:
                 yield NodeHeard(name)

@@ -93,19 +93,23 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
             _node_attached(state, event, now)
         case e.NodeSilent(name):
             node = state.nodes[name]
-            if node.phase is NodePhase.UP:
+            if node.phase in (NodePhase.UP, NodePhase.DRAINING):
                 node.phase, node.reason, node.silent_at = NodePhase.SILENT, "its lease has expired", now
         case e.NodeHeard(name):
             node = state.nodes[name]
             if node.phase is NodePhase.SILENT:
-                node.phase, node.reason = NodePhase.UP, ""
+                _in_reach(node)
         case e.NodeDrained(request, name):
             node = state.nodes[name]
-            node.phase, node.reason = NodePhase.DRAINING, "drained by an operator"
+            node.draining = True
+            if node.phase is not NodePhase.SILENT:
+                _in_reach(node)
             _answered(state, request, name)
         case e.NodeUndrained(request, name):
             node = state.nodes[name]
-            node.phase, node.reason = NodePhase.UP, ""
+            node.draining = False
+            if node.phase is not NodePhase.SILENT:
+                _in_reach(node)
             _answered(state, request, name)
         case e.NodeEmptied(name):
             node = state.nodes[name]
@@ -118,6 +122,13 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
             assert_never(event)
 
 
+def _in_reach(node: Node) -> None:
+    if node.draining:
+        node.phase, node.reason = NodePhase.DRAINING, "drained by an operator"
+    else:
+        node.phase, node.reason = NodePhase.UP, ""
+
+
 def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> None:
     node = state.nodes.setdefault(event.node, Node(event.node))
     if node.phase is NodePhase.LOST and node.incarnation == event.incarnation:
@@ -126,7 +137,7 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
     node.drills = event.drills
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):
-        node.phase, node.reason = NodePhase.UP, ""
+        _in_reach(node)
     for worker in state.on_node(event.node):
         if worker.exited is None and worker.name not in event.workers:
             record_workers.vanished(state, worker, now)

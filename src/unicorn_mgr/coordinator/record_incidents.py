@@ -12,6 +12,9 @@ from unicorn_mgr.model import Epoch
 RECOVERY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the recovery histograms, seconds."""
 
+FIRST_SIGN = "\nfirst sign: "
+"""In the evidence of an incident that began as somebody else's symptom."""
+
 INCIDENTS_KEPT = 2_000
 """Closed incidents beyond this many are left to the journal."""
 
@@ -82,6 +85,7 @@ def _opened(state: ClusterState, event: e.IncidentOpened, now: float) -> None:
         opened_at=now,
         opened_wall=state.wall(now),
         occurred_at=now - event.occurred_before_seconds,
+        of_member=job is not None and event.worker in job.members,
         epoch_before=job.epoch if job is not None else Epoch(),
         would_have=event.would_have,
     )
@@ -106,7 +110,8 @@ def _explained(state: ClusterState, event: e.IncidentExplained, now: float) -> N
     count(state, incident.cause, incident.severity, -1)
     incident.node, incident.worker, incident.cause = event.node, event.worker, event.cause
     incident.severity, incident.detected_by = event.severity, event.detected_by
-    incident.evidence = f"{event.evidence}\nfirst sign: {incident.evidence}"
+    incident.evidence = f"{event.evidence}{FIRST_SIGN}{incident.evidence}"
+    incident.of_member = event.worker in state.jobs[incident.job].members
     count(state, incident.cause, incident.severity, 1)
     tell(incident, now, f"explained by {event.worker or event.node}: {event.cause}, {event.severity}")
     for worker in state.jobs[incident.job].workers.values():

@@ -95,6 +95,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.JobHalted():
             job.halted = True
         case e.JobProgressed(_, committed, seconds):
+            job.link_stalled = job.link_stalled and committed <= job.committed
             job.committed, job.step_seconds = max(job.committed, committed), seconds or job.step_seconds
         case e.SeatBarred(_, seat, reason):
             job.barred[seat] = reason

@@ -269,7 +269,7 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
             _victim(job, worker, exited.last.step, exited.last.micro_batch)
         cause = triage.of_exit(exited).cause
         mark = triage.signature(exited.raised)
-        job.deaths = [*job.deaths[-DEATHS_KEPT:], Death(now, worker.name, worker.node, cause, mark)]
+        job.deaths = [*job.deaths[-DEATHS_KEPT:], Death(now, worker.name, worker.node, cause, mark, worker.was_member)]
         job.marks[worker.seat] = mark
 
 

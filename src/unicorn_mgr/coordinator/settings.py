@@ -52,8 +52,6 @@ class Settings(BaseModel):
     """Restarts are counted over this time."""
     restarts_max: Annotated[int, Field(ge=0)] = 100
     """Per job and window; a job may set its own."""
-    restarts_of_cause_max: Annotated[int, Field(ge=0)] = 30
-    """Per node and cause within a window: beyond it the node is isolated for that cause."""
     restart_free: Annotated[int, Field(ge=0)] = 10
     """Restarts of one (node, cause) in a window that are not delayed."""
     restart_delay_seconds: Seconds = 1.0
@@ -66,8 +64,6 @@ class Settings(BaseModel):
     """Survivors of a job that is given up may save their state for this long."""
     linger_seconds: Seconds = 10.0
     """A worker that does not count any more has this long to end by itself: it holds a slot."""
-    stop_seconds: Seconds = 5.0
-    """Between asking a process to end and ending it."""
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

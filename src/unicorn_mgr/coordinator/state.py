@@ -59,6 +59,8 @@ class Node:
     phase: NodePhase = NodePhase.UP
     reason: str = ""
     silent_at: float = 0.0
+    draining: bool = False
+    """An operator wants it empty, whatever else happens to it."""
     drills: bool = False
 
     @property
@@ -162,6 +164,8 @@ class Death:
     cause: str
     signature: str
     """Type and place of the exception, empty for other deaths."""
+    of_member: bool = False
+    """It had joined before it died."""
 
 
 @dataclass(slots=True)
@@ -249,6 +253,11 @@ class Job:
         """Workers that count, by seat."""
         return sorted((w for w in self.workers.values() if w.alive), key=lambda w: (w.seat, w.name))
 
+    def lost_members(self) -> list[Worker]:
+        """Members of the newest epoch that are gone without having come to their end."""
+        members = [w for m in self.members if (w := self.workers.get(m)) is not None]
+        return [w for w in members if not (w.alive or w.ended_well or w.loop_ended)]
+
     def living_members(self) -> list[Worker]:
         """Members of the newest epoch that count, in its order."""
         return [w for m in self.members if (w := self.workers.get(m)) is not None and w.alive]
@@ -269,6 +278,8 @@ class Incident:
     opened_at: float
     opened_wall: float
     occurred_at: float
+    of_member: bool = False
+    """It hit a worker that had joined."""
     granted_at: float | None = None
     formed_at: float | None = None
     resumed_at: float | None = None

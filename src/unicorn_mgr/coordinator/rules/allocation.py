@@ -43,7 +43,7 @@ def _places(state: ClusterState) -> tuple[Place, ...]:
         sorted(
             (n.name, s.index)
             for n in state.nodes.values()
-            if n.phase in (NodePhase.UP, NodePhase.SILENT)
+            if n.phase in (NodePhase.UP, NodePhase.SILENT) and not n.draining
             for s in n.slots
             if (n.name, s.index) not in blocked
         )
@@ -62,7 +62,7 @@ def _blocked(state: ClusterState) -> set[Place]:
 
 
 def _demand(c: Context, job: Job) -> Demand:
-    occupied = frozenset(w.seat for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot))
+    occupied = frozenset(w.seat for w in job.alive())
     silent = {n.name for n in c.state.nodes.values() if n.phase is NodePhase.SILENT}
     return Demand(
         job.name,

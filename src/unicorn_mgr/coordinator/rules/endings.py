@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.rules.incidents import DIED, incident_id
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
-    IncidentEscalated,
     IncidentOpened,
     JobEnded,
     JobGivenUp,
@@ -20,7 +19,6 @@ from unicorn_mgr.effects.coordinator import (
     WorkerCondemned,
     WorkerOverstayed,
 )
-from unicorn_mgr.model import Severity
 
 EXIT_MISTAKE = 2
 EXIT_CANCELLED = 130
@@ -97,7 +95,7 @@ def poison(c: Context, job: Job) -> Iterator[Decision]:
             continue
         yield PoisonFound(job.name, step, number, job.spec.skip_poison)
         if not job.spec.skip_poison:
-            text = _last_words(job, workers)
+            text = _last_words(c, job, workers)
             yield JobGivenUp(
                 job.name,
                 1,
@@ -114,19 +112,20 @@ def same_everywhere(c: Context, job: Job) -> Iterator[Decision]:
     if len(marks) == 1 and marks != {""}:
         newest = [d.worker for d in job.deaths[-len(job.seats) :]]
         code = next((w.exited.code for w in job.workers.values() if w.name in newest and w.exited is not None), 1)
-        text = f"every worker raised the same\n{_last_words(job, newest)}".strip()
+        text = f"every worker raised the same\n{_last_words(c, job, newest)}".strip()
         yield JobGivenUp(job.name, code if code > 0 else 1, text)
 
 
-def _last_words(job: Job, workers: list[str]) -> str:
-    """What the newest of these workers left behind."""
+def _last_words(c: Context, job: Job, workers: list[str]) -> str:
+    """What the newest of these workers left behind, as far as it is known yet."""
     for name in reversed(workers):
         worker = job.workers.get(name)
         if worker is not None and worker.exited is not None:
             return triage.evidence_of(worker.exited)
         if worker is not None and worker.raised is not None:
             return worker.raised.traceback
-    return ""
+    known = [i.evidence for i in c.state.open_incidents(job) if i.worker in workers and i.cause != DIED.cause]
+    return known[-1] if known else ""
 
 
 def stopping(c: Context, job: Job) -> Iterator[Decision]:
@@ -173,36 +172,6 @@ def lingering_deadlines(c: Context, job: Job) -> Iterator[float]:
     """When a failed worker has had time enough to end."""
     for worker in _lingering(c, job):
         yield worker.gone_at + c.settings.linger_seconds
-
-
-def escalated(c: Context, job: Job) -> Iterator[Decision]:
-    """A replacement that fails before it could join, on the same node: the node is the next suspect."""
-    if job.over or c.state.paused or c.state.observes(job):
-        return
-    for incident in c.state.open_incidents(job):
-        if incident.severity != Severity.SEV2 or triage.is_users_fault(incident.cause) or incident.escalations:
-            continue
-        first = job.workers.get(incident.worker)
-        if first is None or not first.was_member:
-            continue
-        failures = [
-            w
-            for w in job.workers.values()
-            if w.seat == first.seat
-            and w.node == incident.node
-            and w.exited is not None
-            and not (w.was_member or w.ended_well or w.condemned or w.fresh_start)
-            and w.ordered_at >= incident.opened_at
-            and not triage.is_users_fault(triage.of_exit(w.exited).cause)
-        ]
-        if len(failures) >= RESTART_FAILURES:
-            why = f"{failures[0].name} failed before it could join ({failures[0].gone_reason})"
-            yield IncidentEscalated(incident.id, Severity.SEV1, why)
-            return
-
-
-RESTART_FAILURES = 2
-"""Replacements in a row that fail on one node before the node is isolated: one may have been killed by chance."""
 
 
 def ended(c: Context, job: Job) -> Iterator[Decision]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.rules.incidents import incident_id
+from unicorn_mgr.coordinator.rules.escalation import retry_failed
+from unicorn_mgr.coordinator.rules.incidents import incident_id, open_symptom
 from unicorn_mgr.coordinator.state import Job, JobPhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.triage import COMMUNICATION
 from unicorn_mgr.effects.coordinator import (
@@ -57,7 +58,7 @@ def granted(c: Context, job: Job) -> Iterator[Decision]:
     if not job.members:
         yield from _first(c, job)
         return
-    lost = _lost_members(job)
+    lost = job.lost_members()
     if lost and c.now < min(w.gone_at for w in lost) + c.settings.death_batch_seconds:
         return
     if not (lost or _symptom_due(c, job)) and not _change_due(c, job):
@@ -76,19 +77,30 @@ def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     reasons = [f"without {w.name}: {w.gone_reason}" for w in lost]
     reasons += [f"without {w.name}: it leaves" for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
     reasons += [f"with {w.name}" for w in joiners]
+    regrouped_for = ""
     if _symptom_due(c, job) and not lost:
-        if not any(i.cause == COMMUNICATION.cause and i.resumed_at is None for i in c.state.open_incidents(job)):
+        incident = open_symptom(c, job)
+        if incident is None:
             yield _symptom_incident(c, job)
             return
+        if job.regrouped_for == incident.id:
+            yield from retry_failed(incident, job.workers.get(_reporter(job), stay[0]), job.symptom)
+            return
+        regrouped_for = incident.id
         reasons.append(f"same members again: {job.symptom}")
     if job.transition is not None and job.transition.stale:
         reasons.append("the coordinator has started anew in the middle of a transition")
-    yield _grant(c, job, [*stay, *joiners], "; ".join(reasons))
+    yield _grant(c, job, [*stay, *joiners], "; ".join(reasons), regrouped_for)
 
 
-def _grant(c: Context, job: Job, members: list[Worker], reason: str) -> EpochGranted:
+def _grant(c: Context, job: Job, members: list[Worker], reason: str, regrouped_for: str = "") -> EpochGranted:
     epoch = Epoch(c.state.term, job.epoch.number + 1)
-    return EpochGranted(job.name, epoch, tuple(w.name for w in members), reason)
+    return EpochGranted(job.name, epoch, tuple(w.name for w in members), reason, regrouped_for)
+
+
+def _reporter(job: Job) -> str:
+    """The member that told the symptom."""
+    return job.symptom.partition(": ")[0]
 
 
 def _first(c: Context, job: Job) -> Iterator[Decision]:
@@ -107,14 +119,6 @@ def _first(c: Context, job: Job) -> Iterator[Decision]:
 
 def _first_ready_at(ready: list[Worker]) -> float:
     return min(w.ready_at for w in ready)
-
-
-def _lost_members(job: Job) -> list[Worker]:
-    return [
-        w
-        for m in job.members
-        if (w := job.workers.get(m)) is not None and not w.alive and not w.ended_well and not w.loop_ended
-    ]
 
 
 def _symptom_due(c: Context, job: Job) -> bool:
@@ -148,7 +152,7 @@ def _held_back(c: Context, job: Job) -> bool:
 
 def _symptom_incident(c: Context, job: Job) -> IncidentOpened:
     assert job.symptom_at is not None
-    worker = job.symptom.partition(":")[0]
+    worker = _reporter(job)
     node = job.workers[worker].node if worker in job.workers else ""
     found = COMMUNICATION
     return IncidentOpened(
@@ -161,11 +165,15 @@ def _symptom_incident(c: Context, job: Job) -> IncidentOpened:
         found.method,
         job.symptom,
         c.now - job.symptom_at,
+        would_have=c.state.observes(job),
     )
 
 
 def _would_have(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     """Observe mode: say once what would have been done."""
+    if not lost and open_symptom(c, job) is None:
+        yield _symptom_incident(c, job)
+        return
     names = ", ".join(w.name for w in lost) or "the same members"
     text = f"would have granted a new epoch without {names}" if lost else "would have regrouped the same members"
     for incident in c.state.open_incidents(job):
@@ -177,7 +185,7 @@ def _would_have(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
 def deadlines(c: Context, job: Job) -> Iterator[float]:
     """When waiting is over."""
     s = c.settings
-    for worker in _lost_members(job):
+    for worker in job.lost_members():
         yield worker.gone_at + s.death_batch_seconds
     if job.symptom_at is not None:
         yield job.symptom_at + s.settle_seconds

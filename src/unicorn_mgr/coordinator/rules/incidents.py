@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.record_incidents import FIRST_SIGN
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.state import Incident, Job, JobPhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
@@ -45,12 +46,22 @@ def deaths(c: Context, job: Job) -> Iterator[Decision]:
             return
 
 
-def unexplained(c: Context, job: Job) -> Incident | None:
-    """A failed link without a cause, from which the job has not recovered yet."""
+def open_symptom(c: Context, job: Job) -> Incident | None:
+    """A failed link from which the job has not recovered yet, and that has an answer left."""
     return next(
-        (i for i in c.state.open_incidents(job) if i.cause in SYMPTOMS and i.resumed_at is None and not i.would_have),
+        (
+            i
+            for i in c.state.open_incidents(job)
+            if i.cause in SYMPTOMS and i.severity != Severity.SEV1 and i.resumed_at is None
+        ),
         None,
     )
+
+
+def unexplained(c: Context, job: Job) -> Incident | None:
+    """A failed link that may turn out to have a cause."""
+    found = open_symptom(c, job)
+    return None if found is None or found.would_have else found
 
 
 def explained(symptom: Incident, by: IncidentOpened) -> IncidentExplained:
@@ -90,7 +101,10 @@ def _refined(incident: Incident, exited: Exited) -> IncidentRefined:
     told = triage.evidence_of(exited)
     if incident.cause == DIED.cause:
         finding = triage.of_exit(exited)
-        return IncidentRefined(incident.id, finding.cause, finding.severity, finding.method, told)
+        _, first_sign, rest = incident.evidence.partition(FIRST_SIGN)
+        return IncidentRefined(
+            incident.id, finding.cause, finding.severity, finding.method, f"{told}{first_sign}{rest}"
+        )
     evidence = f"{incident.evidence}\n{told}" if told not in incident.evidence else incident.evidence
     return IncidentRefined(incident.id, incident.cause, incident.severity, incident.detected_by, evidence)
 
@@ -102,6 +116,15 @@ def closings(c: Context, job: Job) -> Iterator[Decision]:
         if how:
             yield IncidentClosed(incident.id, how)
             return
+
+
+def _persists(c: Context, job: Job, incident: Incident) -> bool:
+    """Nothing is done about it, so it is there until it goes by itself."""
+    if incident.cause == triage.LINK.cause:
+        return job.link_stalled
+    if incident.cause == triage.LOST_CONNECTION.cause:
+        return not c.state.nodes[incident.node].usable
+    return False
 
 
 def node_closings(c: Context) -> Iterator[Decision]:
@@ -118,6 +141,8 @@ def _closed_how(c: Context, job: Job, incident: Incident) -> str:
         return f"the job has ended: {job.end_reason}"
     if incident.would_have and not c.state.observes(job):
         return "observe mode has ended"
+    if incident.would_have and _persists(c, job, incident):
+        return ""
     if job.transition is not None or job.phase is JobPhase.STARTING:
         return ""
     if job.gang:

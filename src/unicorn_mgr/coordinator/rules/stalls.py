@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.record_workers import LINK_VERDICT
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.rules.incidents import SYMPTOMS, incident_id
+from unicorn_mgr.coordinator.rules.escalation import retry_failed
+from unicorn_mgr.coordinator.rules.incidents import incident_id, open_symptom
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import Job, NodePhase, Transition
 from unicorn_mgr.effects.coordinator import (
@@ -160,14 +161,14 @@ def readings_as_text(samples: tuple[Sample, ...]) -> str:
 
 def links(c: Context, job: Job) -> Iterator[Decision]:
     """A stall without a culprit, or members that can't reach each other."""
-    if job.over or c.state.paused or not job.members:
+    if job.over or c.state.paused or not job.living_members() or job.lost_members():
         return
     t = job.transition
     cut_off = t is not None and bool(t.unreachable) and c.now >= t.unreachable_at + c.settings.settle_seconds
     if not (job.link_stalled or cut_off):
         return
-    open_link = [i for i in c.state.open_incidents(job) if i.cause in SYMPTOMS and i.resumed_at is None]
-    if not open_link:
+    incident = open_symptom(c, job)
+    if incident is None:
         found = triage.UNREACHABLE if cut_off else triage.LINK
         evidence = _unreachable_text(t) if cut_off and t is not None else readings_as_text(job.last_reading)
         worker = sorted(t.unreachable)[0] if cut_off and t is not None else ""
@@ -183,7 +184,6 @@ def links(c: Context, job: Job) -> Iterator[Decision]:
             would_have=c.state.observes(job),
         )
         return
-    incident = open_link[0]
     if c.state.observes(job):
         yield from _note_once(c, incident.id, "would have regrouped the same members")
         return
@@ -193,10 +193,13 @@ def links(c: Context, job: Job) -> Iterator[Decision]:
             yield IncidentNoted(incident.id, "reattempt: the same members are regrouped")
             epoch = Epoch(c.state.term, job.epoch.number + 1)
             yield EpochGranted(job.name, epoch, members, f"the same members again: {incident.cause}", incident.id)
-    elif cut_off and t is not None and incident.severity != Severity.SEV1:
-        node, why = most_named(c, job, t)
-        if node:
-            yield IncidentEscalated(incident.id, Severity.SEV1, why, node)
+        return
+    node, why = most_named(c, job, t) if cut_off and t is not None else ("", "")
+    if node:
+        yield IncidentEscalated(incident.id, Severity.SEV1, why, node)
+    else:
+        # Nobody is named: then the member that came last, since without it all went well.
+        yield from retry_failed(incident, job.living_members()[-1], f"{incident.cause} again")
 
 
 def most_named(c: Context, job: Job, t: Transition) -> tuple[str, str]:

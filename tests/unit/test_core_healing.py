@@ -1,0 +1,458 @@
+"""The coordinator's core: workers die, hang, raise, differ; the survivors go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from unit.world import World, kinds, stories
+
+from unicorn_mgr import messages as m
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import Epoch
+from unicorn_mgr.phases import Phase
+
+NewWorld = Callable[..., World]
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line {}, in main\nValueError: {}\n'
+
+
+def raised(line: int = 4, message: str = "no", step: int = 5, micro_batch: int = -1) -> m.Raised:
+    return m.Raised("ValueError", message, TRACEBACK.format(line, message), step, micro_batch)
+
+
+# -- one death ------------------------------------------------------------------------------
+
+
+def test_a_death_is_healed_from_its_first_sign_to_full_size(world: World) -> None:
+    world.train()
+    assert kinds(world.tell(e.WorkerDying("gpt/1.0", "mutex"))) == ["IncidentOpened"]
+    assert kinds(world.tell(e.WorkerExited(m.Exited("gpt/1.0", -9)))) == ["IncidentRefined", "WorkerOrdered"]
+    assert [(n, s.worker) for n, s in world.said(m.StartWorker)] == [("n1", "gpt/1.1")]
+    world.take()
+
+    survivors = ("gpt/0.0", "gpt/2.0")
+    (granted, dismissed) = world.wait(0.02)
+    assert granted == e.EpochGranted("gpt", Epoch(1, 2), survivors, "without gpt/1.0: dying (witness: mutex)")
+    assert dismissed == e.WorkerDismissed("gpt/1.0", "n1")
+    assert [worker for worker, _ in world.directives(m.Granted)] == list(survivors)
+    world.take()
+
+    recomputed = world.resume(step=5, recomputed=(3,), recompute_seconds=0.04, added_seconds=0.07)
+    assert recomputed == [e.TransitionEnded("gpt", Epoch(1, 2))]
+    (joined,) = world.begin("gpt/1.1")
+    assert isinstance(joined, e.EpochGranted)
+    assert joined.members == ("gpt/0.0", "gpt/2.0", "gpt/1.1")
+    assert kinds(world.resume(step=6)) == ["TransitionEnded", "IncidentClosed"]
+
+    incident = world.incident()
+    assert (incident.cause, incident.severity) == ("process_killed", "SEV2")
+    assert incident.detected_by == "process supervision"
+    assert incident.micro_batches_recomputed == 2, "one on each survivor"
+    assert incident.worker_seconds["recompute"] == 0.04
+    assert (incident.epoch_before, incident.epoch_after) == (Epoch(1, 1), Epoch(1, 2))
+    assert incident.steps_lost == 0
+    assert incident.escalations == []
+
+
+def test_deaths_within_twenty_milliseconds_make_one_epoch(world: World) -> None:
+    world.train()
+    world.die("gpt/0.0")
+    world.wait(0.015)
+    world.die("gpt/2.0")
+    world.wait(0.02)
+    (granted,) = world.decisions(e.EpochGranted)
+    assert granted.members == ("gpt/1.0",)
+    assert len(world.incidents) == 2
+
+
+def test_a_second_death_during_the_transition_makes_another_epoch(world: World) -> None:
+    world.train()
+    world.die("gpt/0.0")
+    world.wait(0.02)
+    first = world.job().epoch
+    world.tell(e.GroupFormed("gpt", first))
+    world.die("gpt/2.0")
+    (granted, *_) = world.wait(0.02)
+    assert isinstance(granted, e.EpochGranted)
+    assert granted.members == ("gpt/1.0",)
+    assert world.tell(e.GroupFormed("gpt", first)) == [], "what was said of the epoch before is out of date"
+    assert world.tell(e.WorkerTold("gpt/1.0", m.Resumed(first, 5))) == []
+    assert e.TransitionEnded("gpt", granted.epoch) in world.resume(step=5)
+    assert {i.epoch_after for i in world.incidents} == {granted.epoch}
+
+
+def test_every_member_dies_and_the_job_begins_a_new_life(world: World) -> None:
+    world.train()
+    for name in ("gpt/0.0", "gpt/1.0", "gpt/2.0"):
+        world.tell(e.WorkerDying(name, "mutex"))
+    world.wait(0.1)
+    assert world.decisions(e.LifeEnded) == [], "why they are gone is not known yet"
+    for name in ("gpt/0.0", "gpt/1.0", "gpt/2.0"):
+        world.tell(e.WorkerExited(m.Exited(name, -9)))
+    assert len(world.decisions(e.LifeEnded)) == 1
+    world.take()
+    world.begin_all()
+    (granted,) = world.decisions(e.EpochGranted)
+    assert granted.members == ("gpt/0.1", "gpt/1.1", "gpt/2.1")
+    world.resume(step=21, source="storage", restored_step=20)
+    assert all(not i.open for i in world.incidents)
+
+
+def test_steps_that_storage_did_not_have_are_lost_and_told(world: World) -> None:
+    world.train()
+    world.tell(e.JobProgressed("gpt", 27, 0.1))
+    for name in world.members():
+        world.die(name)
+    world.begin_all()
+    world.resume(step=21, source="storage", restored_step=20)
+    assert {i.steps_lost for i in world.incidents} == {7}
+    assert world.job().committed == 20
+
+
+def test_exit_zero_before_the_end_is_a_fault_with_a_name(world: World) -> None:
+    world.train()
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", 0)))
+    assert world.incident().cause == "left_the_loop_early"
+    assert kinds(world.wait(0.02))[0] == "EpochGranted"
+
+
+def test_a_worker_that_asked_for_a_fresh_start_is_nobodys_fault(world: World) -> None:
+    world.train()
+    world.tell(e.WorkerTold("gpt/1.0", m.FreshStart("its state is spoilt")))
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", 75)))
+    world.wait(0.02)
+    assert world.incidents == []
+    assert [o.worker for o in world.decisions(e.WorkerOrdered)] == ["gpt/1.1"]
+    assert world.job().deaths == []
+
+
+def test_a_joiner_that_dies_costs_the_others_nothing(new_world: NewWorld) -> None:
+    world = new_world(nodes=2)
+    world.train()
+    world.attach("n2")
+    world.take()
+    world.die("gpt/2.0")
+    assert world.decisions(e.EpochGranted) == []
+    assert world.wait(5.0) == []
+    assert [o.worker for o in world.decisions(e.WorkerOrdered)] == ["gpt/2.1"]
+    world.begin("gpt/2.1")
+    world.resume(step=9)
+    assert not world.incident().open
+
+
+def test_the_kernels_and_the_agents_word_come_in_any_order(new_world: NewWorld) -> None:
+    """A lost or doubled word costs a delay at most."""
+    both: list[e.Fact] = [e.WorkerDying("gpt/1.0", "mutex"), e.WorkerExited(m.Exited("gpt/1.0", -9))]
+    for facts in (both, both[1:], [*both, *both], [both[1], both[0]]):
+        world = new_world()
+        world.train()
+        world.tell(*facts)
+        world.regroup()
+        assert world.members() == ["gpt/0.0", "gpt/2.0", "gpt/1.1"]
+        assert world.incident().cause == "process_killed"
+        assert not world.incident().open
+
+
+# -- exceptions -----------------------------------------------------------------------------
+
+
+def test_an_exception_restarts_its_worker_with_the_traceback_as_evidence(world: World) -> None:
+    world.train()
+    world.tell(e.WorkerTold("gpt/1.0", raised()))
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", 1, raised())))
+    incident = world.incident()
+    assert (incident.cause, incident.severity, incident.detected_by) == ("exception", "SEV2", "exception propagation")
+    assert 'File "train.py", line 4' in incident.evidence
+    world.regroup()
+    assert world.members() == ["gpt/0.0", "gpt/2.0", "gpt/1.1"]
+
+
+def test_the_same_exception_on_every_replica_ends_the_job_with_the_traceback(world: World) -> None:
+    world.train()
+    for i, name in enumerate(list(world.members())):
+        world.tell(e.WorkerTold(name, raised(message=f"rank {i}")))
+        world.tell(e.WorkerExited(m.Exited(name, 1, raised(message=f"rank {i}"))))
+    ordered = [o.worker for o in world.decisions(e.WorkerOrdered)]
+    assert len(ordered) < 3, "another start would end alike"
+    for name in ordered:
+        world.tell(e.WorkerExited(m.Exited(name, -15)))
+    job = world.job()
+    assert (job.over, job.exit_code) == (True, 1)
+    assert job.end_reason.startswith("every worker raised the same\nexit code 1\n")
+    assert 'File "train.py", line 4, in main' in job.end_reason
+
+
+def test_the_same_exception_one_worker_after_the_other_ends_the_job_too(world: World) -> None:
+    world.train()
+    for name in list(world.members()):
+        world.tell(e.WorkerExited(m.Exited(name, 1, raised())))
+        world.wait(0.02)
+    (given_up,) = world.decisions(e.JobGivenUp)
+    assert given_up.reason.startswith("every worker raised the same")
+
+
+def test_different_exceptions_do_not_end_the_job(world: World) -> None:
+    world.train()
+    for i, name in enumerate(list(world.members())):
+        world.tell(e.WorkerExited(m.Exited(name, 1, raised(line=4 + i))))
+    assert not world.job().over
+    assert len(world.decisions(e.WorkerOrdered)) == 3
+
+
+def test_a_step_that_was_completed_since_clears_the_record(world: World) -> None:
+    """The same exception on one worker after the other, with progress between: each is a restart."""
+    world.train()
+    for turn in range(3):
+        name = world.members()[0]
+        world.tell(e.WorkerExited(m.Exited(name, 1, raised())))
+        world.regroup(step=10 * turn + 5)
+    assert not world.job().over
+    assert len(world.members()) == 3
+
+
+# -- poison ---------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_that_kills_two_workers_ends_the_job(world: World) -> None:
+    world.train()
+    world.die("gpt/0.0", -11, step=7, micro_batch=3)
+    world.wait(0.02)
+    world.resume(step=6)
+    assert not world.job().give_up
+    decided = world.die("gpt/1.0", -11, step=7, micro_batch=3)
+    assert e.PoisonFound("gpt", 7, 3, skip=False) in decided
+    (given_up,) = (d for d in decided if isinstance(d, e.JobGivenUp))
+    assert given_up.reason.startswith("micro-batch 3 of step 7 was open on gpt/0.0, gpt/1.0\nkilled by SIGSEGV")
+    saves = {worker: word.save for worker, word in world.directives(m.GiveUp)}
+    assert saves == {"gpt/0.1": False, "gpt/2.0": True}, "the first living member saves what all have"
+
+
+def test_a_poisoned_micro_batch_is_skipped_if_the_job_says_so(world: World) -> None:
+    world.train(skip_poison=True)
+    world.die("gpt/0.0", -11, step=7, micro_batch=3)
+    world.wait(0.02)
+    world.resume(step=6)
+    decided = world.die("gpt/1.0", -11, step=7, micro_batch=3)
+    assert e.PoisonFound("gpt", 7, 3, skip=True) in decided
+    world.take()
+    world.wait(0.02)
+    assert {g.poison for _, g in world.directives(m.Granted)} == {(m.Poison(7, 3),)}
+    assert not world.job().give_up
+
+
+@pytest.mark.parametrize("second", [(7, 4), (8, 3), (7, -1)])
+def test_two_deaths_on_different_micro_batches_are_no_poison(world: World, second: tuple[int, int]) -> None:
+    world.train()
+    world.die("gpt/0.0", -11, step=7, micro_batch=3)
+    world.wait(0.02)
+    world.resume(step=6)
+    world.die("gpt/1.0", -11, step=second[0], micro_batch=second[1])
+    assert world.decisions(e.PoisonFound) == []
+
+
+# -- the budget -----------------------------------------------------------------------------
+
+
+def test_a_job_is_given_up_when_its_restarts_are_spent(world: World) -> None:
+    world.train(restarts_max=4)
+    for _ in range(5):
+        assert not world.job().give_up
+        world.die(world.members()[-1])
+        world.regroup()
+    (given_up,) = world.decisions(e.JobGivenUp)
+    assert given_up.reason.startswith(
+        "restart budget spent: 5 failures in 600 s (limit 4), the last one process_killed"
+    )
+
+
+def test_restarts_are_counted_over_a_window(world: World) -> None:
+    world.train(restarts_max=4)
+    for _ in range(12):
+        world.die(world.members()[-1])
+        world.regroup()
+        world.wait(151.0)
+    assert not world.job().give_up
+
+
+def test_restarts_on_one_node_are_delayed_more_and_more(new_world: NewWorld) -> None:
+    world = new_world(nodes=2, restart_free=2)
+    world.train()
+    delays = []
+    for _ in range(6):
+        (victim,) = (w.name for w in world.job().living_members() if w.node == "n1")
+        world.die(victim)
+        died = world.now
+        while not [w for w in world.job().alive() if w.node == "n1"]:
+            world.wait(0.5)
+        delays.append(round(world.worker(world.job().alive()[-1].name).ordered_at - died, 3))
+        world.regroup()
+    assert delays == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0]
+
+
+# -- hangs ----------------------------------------------------------------------------------
+
+
+def quiet(world: World, worker: str) -> list[e.Event]:
+    return world.tell(e.WorkerQuiet(m.Sample(worker, quiet_seconds=12.0), 10.0))
+
+
+def test_a_hanging_worker_is_named_read_twice_and_killed_with_its_stacks(world: World) -> None:
+    world.train()
+    assert quiet(world, "gpt/0.0") == [e.InquiryOpened("gpt", 1)]
+    (asked,) = (a for a in world.acted if isinstance(a, e.TakeReadings))
+    assert asked.workers == {"n0": ("gpt/0.0",), "n1": ("gpt/1.0",), "n2": ("gpt/2.0",)}
+    world.take()
+    places = (("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5), ("gpt/2.0", Phase.REDUCE, 5))
+    world.reading(*places)
+    assert world.decided == [], "before a kill there is a second reading"
+    world.now += 1.0
+    world.reading(*places)
+    closed, opened = world.decided
+    assert isinstance(closed, e.InquiryClosed)
+    assert closed.culprit == "gpt/1.0"
+    assert isinstance(opened, e.IncidentOpened)
+    assert (opened.cause, opened.severity) == ("task_hang", "SEV2")
+    assert opened.detected_by == "online statistical monitoring"
+    assert "gpt/1.0: epoch 0, step 5, 0 collectives launched, compute, quiet for 12.0 s" in opened.evidence
+    assert world.acted == [e.TakeEvidence("n1", "gpt/1.0")]
+    world.take()
+    world.tell(e.EvidenceTaken("gpt/1.0", "in forward()", "py-spy"))
+    assert [(n, s.worker, s.gently) for n, s in world.said(m.StopWorker)] == [("n1", "gpt/1.0", False)]
+    assert world.incident().evidence.endswith("stacks by py-spy:\nin forward()")
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", -9)))
+    world.regroup()
+    assert world.members() == ["gpt/0.0", "gpt/2.0", "gpt/1.1"]
+    assert not world.incident().open
+    assert world.incident().cause == "task_hang", "how it then ended is not its cause"
+
+
+def test_a_culprit_whose_stacks_do_not_come_is_killed_all_the_same(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
+    assert not world.said(m.StopWorker)
+    world.wait(3.0)
+    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/1.0"]
+
+
+def test_progress_between_the_readings_dispels_the_suspicion(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5), counter=1)
+    world.reading(("gpt/0.0", Phase.REDUCE, 6), ("gpt/1.0", Phase.COMPUTE, 6), counter=9)
+    assert world.incidents == []
+    assert world.state.counters.averted == 1
+    assert world.wait(60.0) == []
+
+
+def test_an_inquiry_that_is_not_answered_is_closed_without_a_verdict(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.take()
+    world.wait(7.0)
+    assert world.decided == [e.InquiryClosed("gpt", 1, "not all agents answered")]
+    assert world.incidents == []
+    assert quiet(world, "gpt/1.0") == [], "the next one waits a little"
+    assert e.InquiryOpened("gpt", 2) in world.wait(5.0)
+
+
+def test_a_late_reading_of_an_inquiry_that_is_closed_says_nothing(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.wait(7.0)
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
+    assert world.incidents == []
+
+
+def test_a_death_ends_the_inquiry(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.die("gpt/2.0")
+    world.wait(0.02)
+    assert world.job().inquiry is None
+
+
+# -- checksums ------------------------------------------------------------------------------
+
+
+def test_the_minority_is_restarted_from_the_majority(world: World) -> None:
+    world.train()
+    decided = world.tell(e.WorkerTold("gpt/0.0", m.ChecksumsDiffer(Epoch(1, 1), 100, ("gpt/2.0",))))
+    assert kinds(decided)[:2] == ["IncidentOpened", "WorkerCondemned"]
+    assert world.incident().cause == "checksum_mismatch"
+    assert world.incident().worker == "gpt/2.0"
+    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -9)))
+    world.regroup()
+    assert not world.incident().open
+
+
+def test_without_a_majority_nobody_is_restarted(world: World) -> None:
+    world.train()
+    decided = world.tell(e.WorkerTold("gpt/0.0", m.ChecksumsDiffer(Epoch(1, 1), 100, ())))
+    assert kinds(decided)[0] == "IncidentOpened"
+    assert world.decisions(e.WorkerCondemned) == []
+    assert "there is no majority" in world.incidents[0].evidence
+
+
+# -- observe mode ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["cluster", "job", "spec"])
+def test_observe_mode_sees_everything_and_does_nothing(world: World, scope: str) -> None:
+    world.train(observe=scope == "spec")
+    if scope != "spec":
+        world.tell(e.ObserveSet(world.request(), "gpt" if scope == "job" else "", observe=True))
+    world.take()
+    world.die("gpt/1.0")
+    world.wait(60.0)
+    assert set(kinds(world.decided)) == {"IncidentOpened", "IncidentRefined", "IncidentNoted"}
+    assert world.acted == []
+    assert world.incident().would_have
+    assert any("would have granted a new epoch without gpt/1.0" in line for line in stories(world))
+
+
+def test_observe_mode_would_have_killed_and_does_not(world: World) -> None:
+    world.train(observe=True)
+    quiet(world, "gpt/1.0")
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
+    world.wait(60.0)
+    assert not world.said(m.StopWorker)
+    assert sum("would have killed gpt/1.0" in line for line in stories(world)) == 1, "said once"
+
+
+def test_observe_mode_of_one_job_leaves_the_others_healed(new_world: NewWorld) -> None:
+    world = new_world(nodes=4)
+    world.train("watched", size=2, observe=True)
+    world.train("healed", size=2)
+    world.die("watched/0.0")
+    world.die("healed/0.0")
+    world.wait(0.02)
+    assert {g.job for g in world.decisions(e.EpochGranted)} == {"healed"}
+
+
+def test_when_observe_mode_ends_what_was_only_watched_is_healed(world: World) -> None:
+    world.train()
+    world.tell(e.ObserveSet(world.request(), "", observe=True))
+    world.die("gpt/1.0")
+    world.wait(1.0)
+    world.take()
+    decided = world.tell(e.ObserveSet(world.request(), "", observe=False))
+    assert {"EpochGranted", "WorkerOrdered"} <= set(kinds(decided))
+
+
+# -- what does not end ----------------------------------------------------------------------
+
+
+def test_a_failed_worker_that_does_not_end_is_ended(world: World) -> None:
+    world.train()
+    world.tell(e.WorkerTold("gpt/1.0", raised()))
+    world.take()
+    world.wait(9.9)
+    assert not world.said(m.StopWorker)
+    world.wait(0.2)
+    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/1.0"]
+    assert len(world.decisions(e.WorkerOverstayed)) == 1

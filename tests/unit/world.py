@@ -1,0 +1,234 @@
+"""A coordinator's core for tests: facts in, decisions and actions out, time by hand.
+
+At the end of every test the journal is replayed into a fresh core, and the state is dumped
+and loaded: both must be the state that was lived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from unicorn_mgr import messages as m
+from unicorn_mgr.coordinator.core import CoordinatorCore
+from unicorn_mgr.coordinator.orders import Orders
+from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, Worker
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import Epoch, JobSpec, Slot
+from unicorn_mgr.phases import Phase
+from unicorn_mgr.planner.simple import FirstComeFirstServed
+
+FINGERPRINT = {"script": "abc", "torch": "2.13"}
+STATE = TypeAdapter(ClusterState)
+
+T = TypeVar("T")
+
+
+def new_core(settings: Settings) -> CoordinatorCore:
+    return CoordinatorCore(settings, FirstComeFirstServed(), Orders(settings, b"secret"))
+
+
+class World:
+    """One coordinator, and what its agents would tell it."""
+
+    def __init__(self, nodes: int = 3, slots: int = 1, **settings: float) -> None:
+        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.core = new_core(self.settings)
+        self.now = 100.0
+        self.journal: list[tuple[float, e.Event]] = []
+        self.decided: list[e.Event] = []
+        """Decisions since the last `take`."""
+        self.acted: list[e.Action] = []
+        """Actions since the last `take`."""
+        self._requests = 0
+        self.tell(e.TermStarted(1, 1_000.0))
+        for i in range(nodes):
+            self.attach(f"n{i}", slots)
+        self.take()
+
+    # -- in and out ----------------------------------------------------------------------
+
+    def tell(self, *facts: e.Fact) -> list[e.Event]:
+        """Give the core facts; returns what it decided."""
+        decided: list[e.Event] = []
+        for fact in facts:
+            outcome = self.core.handle(fact, self.now)
+            self.journal += [(self.now, entry) for entry in outcome.entries]
+            decided += [entry for entry in outcome.entries if entry is not fact]
+            self.acted += outcome.actions
+            self._check()
+        self.decided += decided
+        return decided
+
+    def wait(self, seconds: float) -> list[e.Event]:
+        """Let time pass, stopping at each deadline as the shell does."""
+        decided: list[e.Event] = []
+        until = self.now + seconds
+        while (due := self.core.next_deadline(self.now)) is not None and due <= until:
+            self.now = due
+            decided += self.tell(e.TimePassed())
+        self.now = until
+        return decided + self.tell(e.TimePassed())
+
+    def take(self) -> tuple[list[e.Event], list[e.Action]]:
+        """Decisions and actions since the last time."""
+        found = self.decided, self.acted
+        self.decided, self.acted = [], []
+        return found
+
+    def said(self, kind: type[T]) -> list[tuple[str, T]]:
+        """What agents have been told of a kind since the last `take`: (node, body)."""
+        return [(a.node, a.body) for a in self.acted if isinstance(a, e.SendToAgent) and isinstance(a.body, kind)]
+
+    def directives(self, kind: type[T]) -> list[tuple[str, T]]:
+        """What workers have been told of a kind since the last `take`: (worker, body)."""
+        return [(d.worker, d.body) for _, d in self.said(m.WorkerDirective) if isinstance(d.body, kind)]
+
+    def decisions(self, kind: type[T]) -> list[T]:
+        """Decisions of a kind since the last `take`."""
+        return [d for d in self.decided if isinstance(d, kind)]
+
+    # -- what is there -------------------------------------------------------------------
+
+    @property
+    def state(self) -> ClusterState:
+        return self.core.state
+
+    def job(self, name: str = "gpt") -> Job:
+        return self.state.jobs[name]
+
+    def node(self, name: str) -> Node:
+        return self.state.nodes[name]
+
+    def worker(self, name: str) -> Worker:
+        found = self.state.worker(name)
+        assert found is not None, f"{name} is not there"
+        return found
+
+    @property
+    def incidents(self) -> list[Incident]:
+        return list(self.state.incidents.values())
+
+    def incident(self) -> Incident:
+        """The only one."""
+        (found,) = self.incidents
+        return found
+
+    def members(self, job: str = "gpt") -> list[str]:
+        return list(self.job(job).members)
+
+    # -- what agents and people do -------------------------------------------------------
+
+    def request(self) -> str:
+        self._requests += 1
+        return f"request-{self._requests}"
+
+    def attach(
+        self, node: str, slots: int = 1, workers: tuple[str, ...] = (), incarnation: str = "", **epochs: Epoch
+    ) -> list[e.Event]:
+        places = tuple(Slot(i) for i in range(slots))
+        told = {name.replace("__", "/").replace("_", "."): epoch for name, epoch in epochs.items()}
+        return self.tell(
+            e.NodeAttached(node, incarnation or f"agent of {node}", places, "10.0.0.1", workers, told, drills=True)
+        )
+
+    def submit(self, name: str = "gpt", size_min: int = 1, size_max: int = 3, **spec: object) -> list[e.Event]:
+        asked = JobSpec(name, ("python", "train.py"), directory="/w", size_min=size_min, size_max=size_max, **spec)  # type: ignore[arg-type]
+        return self.tell(e.JobSubmitted(self.request(), name, asked))
+
+    def begin(self, worker: str, fingerprint: dict[str, str] = FINGERPRINT) -> list[e.Event]:
+        """A process comes up and is ready."""
+        return self.tell(
+            e.WorkerStarted(worker, 4000 + len(self.journal)),
+            e.WorkerAttached(worker),
+            e.WorkerTold(worker, m.Ready(dict(fingerprint))),
+        )
+
+    def begin_all(self, job: str = "gpt") -> list[e.Event]:
+        """Every ordered process comes up and is ready."""
+        ordered = [w.name for w in self.job(job).alive() if w.phase.value == "ordered"]
+        return [d for name in ordered for d in self.begin(name)]
+
+    def resume(self, job: str = "gpt", step: int = 0, **told: object) -> list[e.Event]:
+        """The newest epoch's members form their group and finish a step in it."""
+        epoch = self.job(job).epoch
+        decided = self.tell(e.GroupFormed(job, epoch))
+        for name in self.members(job):
+            decided += self.tell(e.WorkerTold(name, m.Resumed(epoch, step, **told)))  # type: ignore[arg-type]
+        return decided
+
+    def train(self, job: str = "gpt", size: int = 3, size_min: int = 1, **spec: object) -> None:
+        """Submit a job and bring it to full speed."""
+        self.submit(job, size_min, size, **spec)
+        self.begin_all(job)
+        self.resume(job)
+        assert self.job(job).phase.value == "running"
+        assert not self.job(job).transition
+        self.take()
+
+    def die(self, worker: str, code: int = -9, raised: m.Raised | None = None, **last: object) -> list[e.Event]:
+        """A process ends when it should not."""
+        sample = m.Sample(worker, **last) if last else None  # type: ignore[arg-type]
+        decided = self.tell(e.WorkerDying(worker, "mutex", sample)) if raised is None else []
+        return decided + self.tell(e.WorkerExited(m.Exited(worker, code, raised, last=sample)))
+
+    def regroup(self, job: str = "gpt", step: int = 5) -> list[e.Event]:
+        """Deaths are batched, the survivors go on, replacements come up and join."""
+        decided = self.wait(self.settings.death_batch_seconds)
+        decided += self.resume(job, step)
+        decided += self.begin_all(job)
+        decided += self.wait(self.settings.join_batch_seconds)
+        if self.job(job).transition is not None:
+            decided += self.resume(job, step + 1)
+        return decided
+
+    def reading(self, *places: tuple[str, Phase, int], job: str = "gpt", counter: int = 1, quiet: float = 12.0) -> None:
+        """One reading of all rings: (worker, phase, step)."""
+        number = self.job(job).inquiries
+        samples = tuple(
+            m.Sample(worker, counter, step=step, phase=int(phase), quiet_seconds=quiet, step_seconds=0.1)
+            for worker, phase, step in places
+        )
+        self.tell(e.ReadingTaken(job, number, samples))
+
+    # -- what always holds ---------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Whatever happens."""
+        held: dict[tuple[str, int], str] = {}
+        for job in self.state.jobs.values():
+            for worker in job.workers.values():
+                if worker.exited is None and worker.phase.value != "gone":
+                    place = (worker.node, worker.slot)
+                    assert place not in held, f"{worker.name} and {held[place]} are both on {place}"
+                    held[place] = worker.name
+            assert job.epoch.term <= self.state.term
+            for name in job.incidents:
+                assert self.state.incidents[name].open
+        for incident in self.incidents:
+            assert len(set(incident.escalations)) == len(incident.escalations), "each at most once"
+
+    def replayed(self) -> ClusterState:
+        """The state that the journal alone leads to."""
+        core = new_core(self.settings)
+        for at, entry in self.journal:
+            core.replay(entry, at)
+        return core.state
+
+    def check_replay(self) -> None:
+        assert self.replayed() == self.state, "the journal leads elsewhere"
+        assert STATE.validate_json(STATE.dump_json(self.state)) == self.state, "a snapshot loses something"
+
+
+def kinds(decided: list[e.Event]) -> list[str]:
+    """What was decided, by name."""
+    return [type(d).__name__ for d in decided]
+
+
+def stories(world: World) -> Iterator[str]:
+    """Every line of every incident."""
+    for incident in world.incidents:
+        yield from incident.story
