@@ -1,7 +1,7 @@
 """Train a GPT, byte by byte, on the source of the Python standard library.
 
-    python train.py                                        # alone
-    unicorn run --name gpt --min 1 --max 4 -- python train.py   # on a cluster, healed when something breaks
+    python train.py                                             # alone
+    unicorn run --name gpt --min 1 --max 4 -- python train.py   # on a cluster; it heals when something breaks
 
 What makes it a job that heals are the lines with `unicorn`, `job`, `training` and `step`.
 """
@@ -68,7 +68,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a GPT on the source of the Python standard library.")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--width", type=int, default=200)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--context", type=int, default=128, help="bytes that a prediction may look back")
     parser.add_argument("--dropout", type=float, default=0.1)

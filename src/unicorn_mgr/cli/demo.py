@@ -328,7 +328,7 @@ class Demo:
             ("incidents.json", "as unicorn incidents --json tells them"),
             ("metrics.txt", "as Prometheus read them at the end"),
         ):
-            console.print(f"  {where:<22}{what}")
+            console.print(f"  {where:<24}{what}")
 
     def _stay(self, view: View) -> None:
         """Until Ctrl-C."""
