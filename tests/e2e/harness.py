@@ -71,9 +71,12 @@ class Cluster:
             if answer:
                 return answer
             if time.monotonic() > deadline:
-                story = "\n".join(f"{h.number} {h.kind} {h.event}"[:240] for h in self.seen[-60:])
-                raise AssertionError(f"did not happen in {seconds} s: {what}\n{story}\n{self.logs()}")
+                raise AssertionError(f"did not happen in {seconds} s: {what}\n{self.story()}\n{self.logs()}")
             time.sleep(0.02)
+
+    def story(self) -> str:
+        """What has happened last, for the message of a failed test."""
+        return "\n".join(f"{h.number} {h.at:.2f} {h.kind} {h.event}"[:240] for h in self.events()[-80:])
 
     def wait_event(
         self, kind: str, where: Callable[[Any], bool] = lambda _: True, seconds: float = PATIENCE_SECONDS
@@ -263,13 +266,13 @@ def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float((one["state"][k].double() - other["state"][k].double()).abs().max()) for k in one["state"])
 
 
-def finish(job: Job, reference: dict[str, Any], steps: int, members: int | None = None) -> None:
+def finish(job: Job, undisturbed: Undisturbed, steps: int, members: int | None = None) -> None:
     """The job ends well, exactly as the undisturbed run, every micro-batch counted once."""
     if members is not None:
         job.hurry_when_whole(members)
     ended = job.wait()
     assert ended.exit_code == 0, f"{ended.reason}\n{job.cluster.logs()}"
-    check_exact(job, reference, members)
+    check_exact(job, undisturbed("--steps", str(steps)), members)
     check_counted_once(job, steps)
     check_connections(job)
 
@@ -279,7 +282,7 @@ def check_exact(job: Job, reference: dict[str, Any], members: int | None = None)
     weights = job.weights()
     assert weights, job.cluster.logs()
     if members is not None:
-        assert len(weights) == members, sorted(weights)
+        assert len(weights) == members, f"{sorted(weights)}\n{job.cluster.story()}\n{job.cluster.logs()}"
     for worker, ended in weights.items():
         far = distance(ended, reference)
         assert far <= TOLERANCE, f"{worker} differs from the undisturbed run by {far}"

@@ -27,7 +27,7 @@ def test_workers_outlive_their_agent(own: Cluster, undisturbed: Undisturbed) -> 
     own.kill_agent(1)
     own.wait_for("node-1 attached again", lambda e: sum(h.kind == "NodeAttached" for h in e) == 4)
     assert {w.worker: w.pid for w in own.job(job.name).workers} == before
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     assert own.job(job.name).epoch.number == 1
     assert own.incidents(job.name) == []
 
@@ -38,7 +38,7 @@ def test_a_worker_dies_while_its_agent_is_away(own: Cluster, undisturbed: Undist
     pid = next(w.pid for w in own.job(job.name).workers if w.worker.endswith("/1.0"))
     own.kill_agent(1)
     os.kill(pid, 9)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     causes = [i.cause for i in own.incidents(job.name)]
     assert causes in (["process_killed"], ["lost_connection"])
 
@@ -50,7 +50,7 @@ def test_a_healing_needs_an_agent_that_is_away(own: Cluster, undisturbed: Undist
     pid = next(w.pid for w in own.job(job.name).workers if w.worker.endswith("/1.0"))
     own.kill_agent(2)
     os.kill(pid, 9)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
 
 
 def test_agent_and_coordinator_die_together(own: Cluster, undisturbed: Undisturbed) -> None:
@@ -59,7 +59,7 @@ def test_agent_and_coordinator_die_together(own: Cluster, undisturbed: Undisturb
     own.kill_coordinator()
     own.kill_agent(0)
     own.kill_agent(1)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
 
 
 def test_a_node_is_lost_and_comes_back(own: Cluster, undisturbed: Undisturbed) -> None:
@@ -78,7 +78,7 @@ def test_a_node_is_lost_and_comes_back(own: Cluster, undisturbed: Undisturbed) -
     assert "waits for its workers" in lost.reason
     own.wait_for("healed without it", lambda _: own.job(job.name).size == 2 and own.job(job.name).step > 8)
     own.local.agents[1].due = 0.0
-    finish(job, undisturbed("--steps", "100"), 100, members=3)
+    finish(job, undisturbed, 100, members=3)
     incident = next(i for i in own.incidents(job.name) if i.cause == "lost_connection")
     assert incident.severity == "SEV1"
     assert incident.detected_by == "node health monitoring"

@@ -104,7 +104,7 @@ def test_the_writer_is_killed_and_another_takes_the_next_step(
         checkpoint_every_steps=4,
         checkpoint_keep=20,
     )
-    finish(job, undisturbed("--steps", "40"), 40, members=3)
+    finish(job, undisturbed, 40, members=3)
     steps = stored_steps(store)
     assert steps[-1] == 39
     written = [
@@ -123,7 +123,7 @@ def test_storage_that_fails_is_tried_again(shared: Cluster, undisturbed: Undistu
     job = shared.submit(["--steps", "60", "--pace", "0.05"], checkpoint_url=str(store), checkpoint_every_steps=4)
     shared.wait_event("WorkerTold/CheckpointFailed", lambda e: e.worker.startswith(job.name))
     store.unlink()
-    finish(job, undisturbed("--steps", "60"), 60, members=3)
+    finish(job, undisturbed, 60, members=3)
     assert stored_steps(store)[-1] == 59
 
 

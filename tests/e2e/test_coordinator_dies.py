@@ -29,7 +29,7 @@ def test_a_running_job_is_found_running_and_not_touched(own: Cluster, undisturbe
     job.wait_step(5)
     own.kill_coordinator()
     own.wait_event("TermStarted", lambda e: e.term == 2)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     view = own.job(job.name)
     assert str(view.epoch.number) == "1", "no new membership"
     assert view.epoch.term == 1, "the old term's epoch goes on"
@@ -43,7 +43,7 @@ def test_in_the_middle_of_a_transition(own: Cluster, undisturbed: Undisturbed, p
     own.kill_coordinator()
     job.open_gate(place)
     own.wait_event("EpochGranted", lambda e: e.job == job.name and e.epoch.term == 2)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
 
 
 def test_while_a_joiner_takes_its_state(own: Cluster, undisturbed: Undisturbed) -> None:
@@ -52,7 +52,7 @@ def test_while_a_joiner_takes_its_state(own: Cluster, undisturbed: Undisturbed) 
     own.kill_coordinator()
     job.open_gate("receive_state")
     own.wait_event("TermStarted", lambda e: e.term == 2)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
 
 
 def test_a_worker_dies_while_the_coordinator_is_away(own: Cluster, undisturbed: Undisturbed) -> None:
@@ -61,7 +61,7 @@ def test_a_worker_dies_while_the_coordinator_is_away(own: Cluster, undisturbed: 
     pid = next(w.pid for w in own.job(job.name).workers if w.worker.endswith("/1.0"))
     own.kill_coordinator()
     os.kill(pid, 9)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     (incident,) = own.incidents(job.name)
     assert incident.cause == "process_killed"
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_is_written_and_the_word_is_lost(own: Cluster, undisturbed:
     job.at_gate("checkpoint")
     own.kill_coordinator()
     job.open_gate("checkpoint")
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     own.wait_event("CheckpointCommitted", lambda e: e.step == 7)
     assert sorted(store.glob("step-*.json"))[-1].name.startswith("step-0000000059")
 
@@ -100,4 +100,4 @@ def test_again_and_again_under_churn(own: Cluster, undisturbed: Undisturbed) -> 
         own.kill_coordinator()
         term = own.look_when_back().term
         assert term >= 2
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS)
+    finish(job, undisturbed, STEPS)

@@ -12,7 +12,7 @@ ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
 
 def test_an_exception_restarts_that_worker(shared: Cluster, undisturbed: Undisturbed) -> None:
     job = shared.submit(ARGUMENTS, drills=("1.0:exception:4:compute",))
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     (incident,) = shared.incidents(job.name)
     assert incident.cause == "exception"
     assert incident.detected_by == "exception propagation"
@@ -49,7 +49,7 @@ def test_a_poison_micro_batch_is_skipped_if_the_job_says_so(shared: Cluster) -> 
 
 def test_exit_zero_before_the_end_is_a_fault(shared: Cluster, undisturbed: Undisturbed) -> None:
     job = shared.submit(ARGUMENTS, drills=("1.0:exit:4:computed",))
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     (incident,) = shared.incidents(job.name)
     assert incident.cause == "left_the_loop_early"
 
@@ -68,7 +68,7 @@ def test_a_break_out_of_the_loop_is_a_fault(shared: Cluster, undisturbed: Undist
 def test_stop_ends_all_after_the_same_step(shared: Cluster, undisturbed: Undisturbed) -> None:
     """Asked for after step 5, every worker ends after step 6, as a run of seven steps does."""
     job = shared.submit(["--steps", "30", "--stop-at", "5"])
-    finish(job, undisturbed("--steps", "7"), 7, members=3)
+    finish(job, undisturbed, 7, members=3)
 
 
 def test_an_import_error_ends_the_job_with_its_traceback(shared: Cluster) -> None:

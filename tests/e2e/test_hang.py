@@ -15,7 +15,7 @@ def test_a_stopped_worker_is_named_and_replaced(shared: Cluster, undisturbed: Un
         drills.append("2.0:kill:6:compute")
     arguments = ["--steps", str(STEPS), "--pace", "0.05"]
     job = shared.submit(arguments, drills=tuple(drills), stall_seconds=1.5)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     hangs = [i for i in shared.incidents(job.name) if i.cause == "process_stopped"]
     assert [i.worker for i in hangs] == [f"{job.name}/1.0"]
     assert hangs[0].detected_by == "online statistical monitoring"
@@ -27,7 +27,7 @@ def test_a_hung_worker_is_told_from_those_who_wait_for_it(shared: Cluster, undis
     """It sleeps for ever in its own code, inside a micro-batch, and answers every signal."""
     arguments = ["--steps", str(STEPS), "--pace", "0.05"]
     job = shared.submit(arguments, drills=("2.0:hang:6:backward",), stall_seconds=1.5)
-    finish(job, undisturbed("--steps", str(STEPS)), STEPS, members=3)
+    finish(job, undisturbed, STEPS, members=3)
     (incident,) = shared.incidents(job.name)
     assert incident.cause == "task_hang"
     assert incident.worker == f"{job.name}/2.0"
@@ -39,6 +39,6 @@ def test_a_pause_between_steps_is_nobodys_fault(shared: Cluster, undisturbed: Un
     """All evaluate for longer than a stall may last; nothing is suspected that long."""
     arguments = ["--steps", "12", "--evaluate", "5:4"]
     job = shared.submit(arguments, stall_seconds=1.0)
-    finish(job, undisturbed("--steps", "12"), 12, members=3)
+    finish(job, undisturbed, 12, members=3)
     assert shared.incidents(job.name) == []
     assert shared.job(job.name).epoch.number == 1

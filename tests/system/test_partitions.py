@@ -34,7 +34,7 @@ def healed(world: tuple[Network, Cluster]) -> Iterator[None]:
 def test_an_undisturbed_run_over_tls_and_real_links(world: tuple[Network, Cluster], undisturbed: Undisturbed) -> None:
     _, cluster = world
     job = cluster.submit(["--steps", "10"])
-    finish(job, undisturbed("--steps", "10"), 10, members=3)
+    finish(job, undisturbed, 10, members=3)
 
 
 def test_a_node_is_cut_off_and_healed_later(world: tuple[Network, Cluster], undisturbed: Undisturbed) -> None:
@@ -47,7 +47,7 @@ def test_a_node_is_cut_off_and_healed_later(world: tuple[Network, Cluster], undi
     cluster.wait_for("healed without it", lambda _: cluster.job(job.name).size == 2 and cluster.job(job.name).step > 8)
     network.heal()
     cluster.wait_event("WorkerOrdered", lambda e: e.worker == f"{job.name}/1.1")
-    finish(job, undisturbed("--steps", "150"), 150, members=3)
+    finish(job, undisturbed, 150, members=3)
     (incident,) = cluster.incidents(job.name)
     assert incident.cause == "lost_connection"
     assert incident.node == "node-1"
@@ -65,7 +65,7 @@ def test_only_the_control_path_is_cut(world: tuple[Network, Cluster], undisturbe
     step = cluster.job(job.name).step
     cluster.wait_for("steps go on", lambda _: cluster.job(job.name).step > step + 20)
     network.heal()
-    finish(job, undisturbed("--steps", "150"), 150, members=3)
+    finish(job, undisturbed, 150, members=3)
     assert not any(h.kind == "NodeLost" for h in cluster.events()[begun:])
     assert cluster.incidents(job.name) == []
     assert cluster.job(job.name).epoch.number == 1
@@ -87,4 +87,4 @@ def test_only_the_data_path_is_cut(world: tuple[Network, Cluster], undisturbed: 
     assert any("escalated to SEV1" in line for line in incident.story)
     network.heal()
     cluster.command(messages.UndrainNode("node-1"))
-    finish(job, undisturbed("--steps", "150"), 150, members=3)
+    finish(job, undisturbed, 150, members=3)
