@@ -6,11 +6,14 @@ Off loopback nothing is believed that is not authenticated.  A folder holds `ca.
 
 from __future__ import annotations
 
+import datetime
 import enum
 import ipaddress
 from pathlib import Path
 
 import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 FILES = ("ca.pem", "cert.pem", "key.pem")
 
@@ -41,23 +44,47 @@ def is_loopback(address: str) -> bool:
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
     """From ca.pem, cert.pem and key.pem in `folder`.  Callers must show a certificate of the same authority."""
-    ca, cert, key = _read(folder)
+    ca, cert, key = _checked(folder)
     return grpc.ssl_server_credentials([(key, cert)], root_certificates=ca, require_client_auth=True)
 
 
 def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
     """The same for a caller."""
-    ca, cert, key = _read(folder)
+    ca, cert, key = _checked(folder)
     return grpc.ssl_channel_credentials(ca, key, cert)
 
 
-def _read(folder: Path) -> tuple[bytes, ...]:
+def _checked(folder: Path) -> tuple[bytes, bytes, bytes]:
+    """What gRPC would only find out, and not say, when somebody connects."""
+    ca, cert, key = _read(folder)
+    try:
+        x509.load_pem_x509_certificates(ca)
+    except ValueError as wrong:
+        raise _unusable(folder / "ca.pem", "it is not a certificate in PEM form") from wrong
+    try:
+        mine = x509.load_pem_x509_certificate(cert)
+    except ValueError as wrong:
+        raise _unusable(folder / "cert.pem", "it is not a certificate in PEM form") from wrong
+    try:
+        private = serialization.load_pem_private_key(key, None)
+    except (ValueError, TypeError) as wrong:
+        raise _unusable(folder / "key.pem", "it is not a private key in PEM form without a password") from wrong
+    if private.public_key() != mine.public_key():
+        raise _unusable(folder / "key.pem", "it is not the key of cert.pem")
+    if mine.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+        raise _unusable(folder / "cert.pem", f"it has expired on {mine.not_valid_after_utc:%Y-%m-%d}")
+    return ca, cert, key
+
+
+def _unusable(path: Path, why: str) -> CredentialsError:
+    return CredentialsError(f"tls: {path}: {why}; make certificates with `unicorn certs`")
+
+
+def _read(folder: Path) -> tuple[bytes, bytes, bytes]:
     found = []
     for name in FILES:
         try:
             found.append((folder / name).read_bytes())
         except OSError as failed:
-            raise CredentialsError(
-                f"tls: {folder / name}: {failed.strerror}; make certificates with `unicorn certs`"
-            ) from failed
-    return tuple(found)
+            raise _unusable(folder / name, str(failed.strerror)) from failed
+    return found[0], found[1], found[2]

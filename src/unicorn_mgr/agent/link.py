@@ -13,7 +13,7 @@ import structlog
 from unicorn_mgr import messages
 from unicorn_mgr.codec import decoder, encode
 from unicorn_mgr.messages import AgentMessage, CoordinatorMessage, Hello, Refused, Welcome
-from unicorn_mgr.tls import channel_credentials
+from unicorn_mgr.tls import CredentialsError, channel_credentials
 
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 2.0
@@ -71,22 +71,27 @@ class Link:
 
     async def run(self) -> None:
         """Keep the stream open for ever.  Raises `LinkRefused`."""
-        pause = BACKOFF_SECONDS
+        pause, told = BACKOFF_SECONDS, ""
         while True:
-            answered = False
+            answered, why = False, "it has ended the stream"
             try:
                 await self._attach()
                 pause = BACKOFF_SECONDS
             except grpc.aio.AioRpcError as failed:
-                answered = _answered(failed)
-                log.debug("stream broke", code=failed.code().name, why=(failed.details() or "")[:200])
+                answered, why = _answered(failed), f"{failed.code().name.lower()}: {(failed.details() or '')[:200]}"
+                if failed.code() is grpc.StatusCode.PERMISSION_DENIED:
+                    raise LinkRefused(failed.details()) from None
             except TimeoutError:
-                log.debug("no welcome", seconds=WELCOME_SECONDS_MAX)
+                why = f"no welcome in {WELCOME_SECONDS_MAX:.0f} s"
+            except CredentialsError as wrong:
+                why = str(wrong)
             finally:
                 if self._outbox is not None:
-                    log.warning("coordinator away", coordinator=self._coordinator)
-                    pause = BACKOFF_SECONDS
+                    pause, told = BACKOFF_SECONDS, ""
                 self._outbox = None
+            if not told:
+                log.warning("coordinator away", coordinator=self._coordinator, why=why, trying="again and again")
+            told = why
             self._lost(answered)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter, not a secret
             pause = min(2 * pause, BACKOFF_SECONDS_MAX)
@@ -128,6 +133,7 @@ class Link:
     def _channel(self) -> grpc.aio.Channel:
         options = (
             ("grpc.max_receive_message_length", 72 << 20),
+            ("grpc.enable_http_proxy", 0),  # the cluster's own network, whatever http_proxy says
             ("grpc.keepalive_time_ms", 5_000),
             ("grpc.keepalive_timeout_ms", 3_000),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -59,6 +59,7 @@ from unicorn_mgr.messages import (
     Welcome,
 )
 from unicorn_mgr.model import Slot
+from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 SAMPLE_SECONDS = 0.5
 LOG_SECONDS = 0.2
@@ -96,6 +97,7 @@ class AgentService:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         address = config.address or address_towards(config.coordinator)
+        _check_credentials(config)
         self._core = AgentCore(
             Hello(
                 node=config.node,
@@ -326,6 +328,19 @@ class AgentService:
 DRILL_EXIT_CODE = 86
 
 
+def _check_credentials(config: AgentConfig) -> None:
+    """Before anything is touched: what is wrong now would be wrong at every attempt."""
+    if config.tls is None:
+        if not is_loopback(config.coordinator):
+            fix = "off loopback a coordinator is only reached with --tls FOLDER"
+            raise AgentError(f"coordinator: {config.coordinator}: {fix}")
+        return
+    try:
+        channel_credentials(config.tls)
+    except CredentialsError as wrong:
+        raise AgentError(str(wrong)) from wrong
+
+
 def claim(data: Path) -> BinaryIO:
     """Hold an agent's folder, so that no second one takes its workers.  Raises `AgentError`."""
     lock = (data / "agent.lock").open("wb")
@@ -346,4 +361,5 @@ def address_towards(coordinator: str) -> str:
             probe.connect(family[4])
             return str(probe.getsockname()[0])
     except (OSError, ValueError) as failed:
-        raise AgentError(f"coordinator: {coordinator}: {failed}; want HOST:PORT") from failed
+        why = getattr(failed, "strerror", None) or str(failed)
+        raise AgentError(f"coordinator: {coordinator}: {why}; want HOST:PORT") from failed

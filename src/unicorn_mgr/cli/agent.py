@@ -19,6 +19,7 @@ from unicorn_mgr.cli.common import (
     set_up_logging,
     state_folder,
 )
+from unicorn_mgr.coordinator.admission import NAME
 from unicorn_mgr.model import Slot
 
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
@@ -55,6 +56,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run the agent of this node.  Workers outlive it."""
         set_up_logging(json_logs, verbose)
+        if not NAME.fullmatch(node):
+            raise Problem(f"node: {node}: want 1 to 63 letters, digits, - and _")
         if not coordinator:
             raise Problem("coordinator: not given: say --coordinator HOST:PORT or set UNICORN_COORDINATOR")
         _serve(

@@ -21,6 +21,8 @@ import typer
 
 from unicorn_mgr import messages
 from unicorn_mgr.codec import decoder, encode
+from unicorn_mgr.coordinator.protocol import SPOKEN
+from unicorn_mgr.model import PROTOCOL
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 CALL_SECONDS_MAX = 10.0
@@ -141,6 +143,16 @@ def state_folder() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "unicorn"
 
 
+_METADATA = ((SPOKEN, str(PROTOCOL)),)
+_REFUSALS = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+"""The coordinator's own words follow: field, value, fix."""
+
+
 class Client:
     """A blocking line to the coordinator."""
 
@@ -148,7 +160,11 @@ class Client:
         if not coordinator:
             raise Problem(f"coordinator: not given: say --coordinator HOST:PORT or set {COORDINATOR}")
         self.coordinator = host_and_port("coordinator", coordinator)
+        if tls is None and not is_loopback(coordinator):
+            fix = "off loopback a coordinator is only reached with --tls FOLDER"
+            raise Problem(f"coordinator: {coordinator}: {fix}")
         options = (
+            ("grpc.enable_http_proxy", 0),  # the cluster's own network, whatever http_proxy says
             ("grpc.max_receive_message_length", 72 << 20),
             ("grpc.max_send_message_length", 72 << 20),
             ("grpc.initial_reconnect_backoff_ms", 100),
@@ -163,6 +179,7 @@ class Client:
         except CredentialsError as wrong:
             raise Problem(str(wrong)) from wrong
         self._tls = tls
+        self._reached = False
 
     def call(self, name: str, asked: object, answer: type[R], seconds: float = CALL_SECONDS_MAX) -> R:
         """A unary call.  Raises `Problem`."""
@@ -172,9 +189,10 @@ class Client:
             response_deserializer=decoder(answer),
         )
         try:
-            found: R = unary(asked, timeout=seconds, wait_for_ready=False)
+            found: R = unary(asked, timeout=seconds, wait_for_ready=False, metadata=_METADATA)
         except grpc.RpcError as failed:
             raise self.problem(failed) from None
+        self._reached = True
         return found
 
     def follow(self, name: str, asked: object, item: type[R]) -> Iterator[R]:
@@ -185,7 +203,9 @@ class Client:
             response_deserializer=decoder(item),
         )
         try:
-            yield from stream(asked)
+            for found in stream(asked, metadata=_METADATA):
+                self._reached = True
+                yield found
         except grpc.RpcError as failed:
             raise self.problem(failed) from None
 
@@ -198,14 +218,23 @@ class Client:
         code, text = failed.code(), _plain(failed.details() or "")
         if code is grpc.StatusCode.NOT_FOUND:
             return NotThere(text)
-        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED):
+        if code in _REFUSALS:
             return Problem(text)
+        if code is grpc.StatusCode.UNAVAILABLE and "handshake failed" in text.lower():
+            why = "its authority is another one, or the coordinator's certificate is not for that name"
+            return Problem(f"tls: {self._tls}: it does not fit to {self.coordinator}: {why}")
         if code is grpc.StatusCode.UNAVAILABLE:
-            hint = "" if self._tls or is_loopback(self.coordinator) else "; off loopback give --tls FOLDER"
-            return Unreachable(f"coordinator: {self.coordinator}: nobody answers there; is it running?{hint}")
+            return Unreachable(f"coordinator: {self.coordinator}: {self._why_unavailable(text)}")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return Problem(f"coordinator: {self.coordinator}: what serves there is no coordinator, or another version")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"coordinator: {self.coordinator}: no answer in {CALL_SECONDS_MAX:.0f} s")
         return Problem(f"coordinator: {self.coordinator}: {code.name.lower()}: {text}", 1)
+
+    def _why_unavailable(self, text: str) -> str:
+        if self._tls is None and not self._reached and "socket closed" in text.lower():
+            return "it hung up; does it want --tls FOLDER?"
+        return "nobody answers there; is it running?"
 
 
 class NotThere(Problem):

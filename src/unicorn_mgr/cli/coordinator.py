@@ -101,13 +101,13 @@ def _serve(
 
     try:
         asyncio.run(run(config, ready))
-    except (ServiceError, StoreError) as failed:
+    except (ServiceError, StoreError, JournalFailed) as failed:
         raise Problem(str(failed)) from failed
     except BaseExceptionGroup as group:
         journal = group.subgroup(JournalFailed)
         if journal is None:
             raise
-        raise Problem(str(_first(journal)), 1) from group
+        raise Problem(str(_first(journal))) from group
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

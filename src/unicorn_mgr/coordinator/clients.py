@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator
+from sqlite3 import Error as SqliteError
 from typing import Any
 
 import grpc
@@ -74,7 +75,7 @@ class Clients:
             await _refuse(context, rejected)
             raise
         if asked.snapshot:
-            await asyncio.to_thread(self._driver.store.keep_file, asked.spec.snapshot, asked.snapshot, time.time())
+            await self._keep(asked, context)
         await self._driver.submit(event)
         return Submitted(event.job)
 
@@ -86,6 +87,14 @@ class Clients:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "snapshot: its digest does not fit; submit again")
         if digest and not data and self._driver.store.file(digest) is None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"snapshot: {digest}: not here; send it along")
+
+    async def _keep(self, asked: SubmitJob, context: Context) -> None:
+        store = self._driver.store
+        try:
+            await asyncio.to_thread(store.keep_file, asked.spec.snapshot, asked.snapshot, time.time())
+        except SqliteError as failed:
+            why = f"workdir: its files can't be kept in {store.folder} of the coordinator ({failed}); free space there"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
 
     async def command(self, asked: OperatorCommand, context: Context) -> CommandDone:
         """Carry out an operator's command, once."""

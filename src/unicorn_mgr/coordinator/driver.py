@@ -110,15 +110,18 @@ class Driver:
     # -- the loop ------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Replay the journal and begin a new term.  Raises `StoreError`."""
+        """Replay the journal and begin a new term.  Raises `StoreError`, and `JournalFailed`."""
         recovered = self.store.recover()
         self.core.state = recovered.state
         for entry in recovered.entries:
             self.core.replay(entry.event, entry.at)
         self._base, self._started = recovered.at, time.monotonic()
         now = self.now()
-        outcome = self.core.handle(e.TermStarted(self.store.next_term(), time.time()), now)
-        self.store.append([(now, time.time(), entry) for entry in outcome.entries])
+        try:
+            outcome = self.core.handle(e.TermStarted(self.store.next_term(), time.time()), now)
+            self.store.append([(now, time.time(), entry) for entry in outcome.entries])
+        except SqliteError as failed:
+            raise self._journal_failed(failed) from failed
         for action in outcome.actions:
             if isinstance(action, e.OpenRendezvous):
                 self.rendezvous.open(action.job, action.epoch, action.members)
@@ -183,12 +186,15 @@ class Driver:
             if self.store.wants_snapshot:
                 await loop.run_in_executor(self._writer, self.store.snapshot, self.core.state, now)
         except SqliteError as failed:
-            raise JournalFailed(
-                f"data: {self.store.folder}: the journal can't be written ({failed}); free space there and start again"
-            ) from failed
+            raise self._journal_failed(failed) from failed
         self.lags.commit_seconds = time.monotonic() - began
         for offset, (_, _, event) in enumerate(lines):
             _log_event(number + offset, event)
+
+    def _journal_failed(self, why: SqliteError) -> JournalFailed:
+        return JournalFailed(
+            f"data: {self.store.folder}: the journal can't be written ({why}); free space there and start again"
+        )
 
     # -- out -----------------------------------------------------------------------------
 

@@ -33,8 +33,13 @@ class MetricsServer:
     """A running HTTP server."""
 
     address: str
+    registry: CollectorRegistry
     server: WSGIServer
     thread: threading.Thread
+
+    def show(self, driver: Driver) -> None:
+        """From now on scrapes tell of this coordinator."""
+        self.registry.register(CoordinatorMetrics(driver))
 
     def close(self) -> None:
         """Stop serving."""
@@ -43,13 +48,12 @@ class MetricsServer:
         self.server.server_close()
 
 
-def serve_metrics(listen: str, driver: Driver) -> MetricsServer:
-    """Serve /metrics at HOST:PORT, in a thread of its own."""
+def serve_metrics(listen: str) -> MetricsServer:
+    """Serve /metrics at HOST:PORT, in a thread of its own.  Raises OSError."""
     host, _, port = listen.rpartition(":")
     registry = CollectorRegistry()
-    registry.register(CoordinatorMetrics(driver))
     server, thread = start_http_server(int(port), host, registry)
-    return MetricsServer(f"{host}:{server.server_port}", server, thread)
+    return MetricsServer(f"{host}:{server.server_port}", registry, server, thread)
 
 
 class CoordinatorMetrics(Collector):

@@ -22,7 +22,8 @@ from unicorn_mgr.coordinator.authority import Authority
 from unicorn_mgr.coordinator.clients import Clients
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook
-from unicorn_mgr.coordinator.metrics import serve_metrics
+from unicorn_mgr.coordinator.metrics import MetricsServer, serve_metrics
+from unicorn_mgr.coordinator.protocol import OneProtocol
 from unicorn_mgr.coordinator.sessions import Agents
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.store import Store
@@ -65,14 +66,30 @@ async def run(config: ServiceConfig, ready: Callable[[str, str], None] = lambda 
     """Serve until told to stop.  `ready` gets the addresses of the service and of the metrics."""
     if config.tls is None and not is_loopback(config.listen):
         raise ServiceError(f"listen: {config.listen}: without --tls only loopback is served; give --tls FOLDER")
-    store = Store(config.data)
+    # Ports first: a start that fails for one changes nothing in the journal.
+    server = grpc.aio.server(options=_OPTIONS, interceptors=(OneProtocol(),))
+    address = _bind(server, config)
+    metrics = _listen_for_metrics(config.metrics_listen) if config.metrics_listen else None
     try:
-        await _serve(config, store, ready)
+        store = Store(config.data)
+        try:
+            await _serve(config, store, server, address, metrics, ready)
+        finally:
+            store.close()
     finally:
-        store.close()
+        await server.stop(None)
+        if metrics is not None:
+            metrics.close()
 
 
-async def _serve(config: ServiceConfig, store: Store, ready: Callable[[str, str], None]) -> None:
+async def _serve(
+    config: ServiceConfig,
+    store: Store,
+    server: grpc.aio.Server,
+    address: str,
+    metrics: MetricsServer | None,
+    ready: Callable[[str, str], None],
+) -> None:
     agents: Agents
 
     def send(node: str, body: messages.ToAgent) -> None:
@@ -83,11 +100,11 @@ async def _serve(config: ServiceConfig, store: Store, ready: Callable[[str, str]
     logs = LogBook()
     authority = Authority(secured=config.tls is not None)
     agents = Agents(driver, logs, authority)
-    metrics = serve_metrics(config.metrics_listen, driver) if config.metrics_listen else None
+    if metrics is not None:
+        metrics.show(driver)
     clients = Clients(driver, agents, logs, authority, metrics.address if metrics else "", config.drills)
-    server = grpc.aio.server(options=_OPTIONS)
     server.add_generic_rpc_handlers((_agent_service(agents), _client_service(clients)))
-    address = _bind(server, config)
+    reason = ""
     try:
         async with asyncio.TaskGroup() as tasks:
             driving = tasks.create_task(driver.run())
@@ -101,9 +118,6 @@ async def _serve(config: ServiceConfig, store: Store, ready: Callable[[str, str]
             raise _Stopped(reason)
     except* _Stopped as stopped:
         reason = str(stopped.exceptions[0])
-    finally:
-        if metrics is not None:
-            metrics.close()
     if reason:
         raise ServiceError(reason)
 
@@ -144,6 +158,13 @@ def _bind(server: grpc.aio.Server, config: ServiceConfig) -> str:
             f"listen: {config.listen}: the port is in use or can't be had; choose another --listen"
         ) from failed
     return f"{host}:{port}"
+
+
+def _listen_for_metrics(listen: str) -> MetricsServer:
+    try:
+        return serve_metrics(listen)
+    except OSError as failed:
+        raise ServiceError(f"metrics: {listen}: {failed.strerror}; choose another --metrics") from failed
 
 
 _OPTIONS = (
