@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.harness import Cluster, Job, Undisturbed, check_exact, finish
@@ -44,7 +45,7 @@ def test_all_replicas_are_lost_and_there_is_no_checkpoint(shared: Cluster, undis
     check_exact(job, undisturbed("--steps", "16"), members=3)
 
 
-def train_to(shared: Cluster, store: Path, steps: int, **spec: object) -> Job:
+def train_to(shared: Cluster, store: Path, steps: int, **spec: Any) -> Job:
     job = shared.submit(
         ["--steps", str(steps)], checkpoint_url=str(store), checkpoint_every_steps=4, checkpoint_keep=9, **spec
     )

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,7 +49,8 @@ class Model(nn.Module):
         x = self.embed(tokens)
         x = self.norm(x.transpose(1, 2)).transpose(1, 2)
         x = x + self.drop(torch.tanh(self.mix(x)))
-        return self.out(x)
+        logits: torch.Tensor = self.out(x)
+        return logits
 
 
 class Connections:
@@ -120,7 +122,7 @@ def main() -> None:
         logits = model(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
         if args.hidden:
-            loss = loss + model.hidden.sum() * 1e-3
+            loss = loss + model.get_parameter("hidden").sum() * 1e-3
         return loss
 
     def in_update(*_: object) -> None:
@@ -130,7 +132,7 @@ def main() -> None:
 
     optimizer.register_step_post_hook(in_update)
     with unicorn.attach() as job:
-        state = {"scheduler": scheduler, "scaler": scaler}
+        state: dict[str, Any] = {"scheduler": scheduler, "scaler": scaler}
         training = job.train(model, optimizer, micro_batches=args.micro_batches, state=state, seed=3, bucket_bytes=4096)
         for step in training.steps(args.steps):
             open_step[:] = [step]
