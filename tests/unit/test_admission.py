@@ -86,6 +86,7 @@ def cluster() -> ClusterState:
     running = Job("gpt", GOOD, 0.0, phase=JobPhase.RUNNING)
     running.workers["gpt/1.2"] = Worker("gpt/1.2", "gpt", 1, "up", 0, 0.0, phase=WorkerPhase.MEMBER)
     nodes = {phase.value: Node(phase.value, phase=phase, drills=True) for phase in NodePhase}
+    nodes["quiet"] = Node("quiet", phase=NodePhase.SILENT, draining=True)
     ended = Job("old", replace(GOOD, name="old"), 0.0, phase=JobPhase.ENDED)
     return ClusterState(jobs={"gpt": running, "old": ended}, nodes=nodes)
 
@@ -120,7 +121,7 @@ def test_a_job_with_a_drill_that_can_not_be(drill: Drill, allowed: bool, says: s
         (SetObserve("nobody", True), "job: nobody: there is no such job; known: gpt, old", True),
         (
             DrainNode("nowhere"),
-            "node: nowhere: there is no such node; known: drained, draining, isolated, lost, silent, up",
+            "node: nowhere: there is no such node; known: drained, draining, isolated, lost, quiet, silent, up",
             True,
         ),
         (DrainNode("lost"), "node: lost: it is lost and holds nothing that could be drained", False),
@@ -180,6 +181,7 @@ def test_the_node_has_to_allow_drills_too() -> None:
         (UndrainNode("draining"), e.NodeUndrained("r1", "draining")),
         (UndrainNode("drained"), e.NodeUndrained("r1", "drained")),
         (UndrainNode("isolated"), e.NodeUndrained("r1", "isolated")),
+        (UndrainNode("quiet"), e.NodeUndrained("r1", "quiet")),
         (SetPaused(True), e.PauseSet("r1", True)),
         (SetObserve("", True), e.ObserveSet("r1", "", True)),
         (SetObserve("gpt", False), e.ObserveSet("r1", "gpt", False)),

@@ -323,3 +323,18 @@ def test_a_gang_ends_well_when_every_process_has(world: World) -> None:
     assert (world.job().over, world.job().exit_code) == (True, 0)
     assert world.incidents == []
     assert WorkerPhase.GONE not in {w.phase for w in world.job().workers.values()}
+
+
+def test_a_process_that_comes_late_to_its_gang_belongs_to_the_same_start(new_world: NewWorld) -> None:
+    """Its node is made to wait before it may restart; the others have begun to meet without it."""
+    world = new_world(nodes=2, restart_free=0)
+    world.submit()
+    world.tell(e.WorkerStarted("gpt/0.0", 1), e.WorkerStarted("gpt/1.0", 2))
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", 3)))
+    world.wait(0.2)
+    world.take()
+    world.tell(e.WorkerExited(m.Exited("gpt/0.0", -15)))
+    world.wait(0.2)
+    assert [(o.worker, o.restarts) for o in world.decisions(e.WorkerOrdered)] == [("gpt/0.1", 1)]
+    world.wait(1.0)
+    assert [(o.worker, o.restarts) for o in world.decisions(e.WorkerOrdered)][1:] == [("gpt/1.1", 1)]

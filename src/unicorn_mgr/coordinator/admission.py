@@ -110,7 +110,8 @@ def commanded(state: ClusterState, request_id: str, command: Command, drills_all
         case UndrainNode(node):
             _known(state, node)
             phase = state.nodes[node].phase
-            if phase not in (NodePhase.DRAINING, NodePhase.DRAINED, NodePhase.ISOLATED):
+            drained = state.nodes[node].draining or phase in (NodePhase.DRAINING, NodePhase.DRAINED)
+            if not drained and phase is not NodePhase.ISOLATED:
                 raise Rejected(Mistake("node", node, f"it is {phase}, neither drained nor isolated"))
             return e.NodeUndrained(request_id, node)
         case SetPaused(paused):

@@ -118,6 +118,8 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
             _node_given_up(state, name, NodePhase.LOST, reason, now)
         case e.NodeIsolated(name, reason):
             _node_given_up(state, name, NodePhase.ISOLATED, reason, now)
+            for incident in state.incidents.values():
+                incident.isolated = incident.isolated or (incident.open and incident.node == name)
         case _:
             assert_never(event)
 

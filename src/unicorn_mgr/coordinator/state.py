@@ -294,6 +294,8 @@ class Incident:
     story: list[str] = field(default_factory=list)
     escalations: list[str] = field(default_factory=list)
     would_have: bool = False
+    isolated: bool = False
+    """Its node has been taken out of use for it; if an operator gives it back it stays."""
 
     @property
     def open(self) -> bool:

@@ -90,7 +90,8 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
         yield JobGivenUp(job.name, 1, reason)
         return
     ranks = sorted(job.seats)
-    restarts = job.gang_restarts + bool(job.gang and any(job.incarnations.values()))
+    # A gang's processes meet by the number of its start: whoever comes late to one belongs to it.
+    restarts = job.gang_restarts + bool(job.gang and any(job.incarnations.values()) and not job.alive())
     for seat in empty:
         node, slot = job.seats[seat]
         if restart_due_at(c, job, node) > c.now:
@@ -113,11 +114,16 @@ def _gang_may_start(c: Context, job: Job) -> bool:
     """A gang is started as one: the one before must be gone to the last process."""
     if not job.gang:
         return True
-    failed = [w for w in job.workers.values() if not w.alive and not w.ended_well]
+    failed = _failed(job)
     if not failed:
         return True
     gone = all(w.exited is not None for w in job.workers.values())
     return gone and c.now >= max(w.gone_at for w in failed) + c.settings.settle_seconds
+
+
+def _failed(job: Job) -> list[Worker]:
+    """Processes that are gone as they should not be; one whose order never came has not been."""
+    return [w for w in job.workers.values() if not (w.alive or w.ended_well or w.fresh_start)]
 
 
 def _empty_seats(c: Context, job: Job) -> list[int]:
@@ -144,7 +150,7 @@ def gang(c: Context, job: Job) -> Iterator[Decision]:
     """Without attach() the processes of a job live and die together."""
     if not job.gang or c.state.paused or c.state.observes(job) or not _wants_slots(job):
         return
-    dead = [w for w in job.workers.values() if not w.alive and not w.ended_well and not w.condemned]
+    dead = [w for w in _failed(job) if not w.condemned]
     if dead and c.now < min(w.gone_at for w in dead) + c.settings.settle_seconds:
         return  # the others may be about to say the same
     moved = [w for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot)]

@@ -113,7 +113,7 @@ def isolated(c: Context) -> Iterator[Decision]:
         for incident in c.state.open_incidents(job):
             node = c.state.nodes.get(incident.node)
             ours = incident.severity == Severity.SEV1 and incident.detected_by != triage.NODE_HEALTH
-            if not ours or node is None or node.phase in (NodePhase.ISOLATED, NodePhase.LOST):
+            if not ours or incident.isolated or node is None or node.phase in (NodePhase.ISOLATED, NodePhase.LOST):
                 continue
             reason = f"{incident.cause} ({incident.id})"
             if incident.would_have:
