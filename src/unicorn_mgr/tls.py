@@ -12,8 +12,6 @@ import ipaddress
 from pathlib import Path
 
 import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 FILES = ("ca.pem", "cert.pem", "key.pem")
 
@@ -56,6 +54,9 @@ def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
 
 def _checked(folder: Path) -> tuple[bytes, bytes, bytes]:
     """What gRPC would only find out, and not say, when somebody connects."""
+    from cryptography import x509  # noqa: PLC0415 - on loopback nobody needs it, and it takes long to read
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+
     ca, cert, key = _read(folder)
     try:
         x509.load_pem_x509_certificates(ca)

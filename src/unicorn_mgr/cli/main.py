@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any, cast
 
 import typer
 
 from unicorn_mgr import __version__
-from unicorn_mgr.cli import (
-    agent,
-    certs,
-    coordinator,
-    demo,
-    events,
-    incidents,
-    inject,
-    jobs,
-    local,
-    logs,
-    nodes,
-    operate,
-    replay,
-    run,
-    settings,
-    status,
-)
 from unicorn_mgr.cli.common import EXIT_INTERRUPTED, Problem
+
+MODULES = {
+    "run": "unicorn_mgr.cli.run",
+    "status": "unicorn_mgr.cli.status",
+    "jobs": "unicorn_mgr.cli.jobs",
+    "nodes": "unicorn_mgr.cli.nodes",
+    "incidents": "unicorn_mgr.cli.incidents",
+    "incident": "unicorn_mgr.cli.incidents",
+    "events": "unicorn_mgr.cli.events",
+    "logs": "unicorn_mgr.cli.logs",
+    "cancel": "unicorn_mgr.cli.operate",
+    "drain": "unicorn_mgr.cli.operate",
+    "undrain": "unicorn_mgr.cli.operate",
+    "pause": "unicorn_mgr.cli.operate",
+    "resume": "unicorn_mgr.cli.operate",
+    "observe": "unicorn_mgr.cli.operate",
+    "inject": "unicorn_mgr.cli.inject",
+    "replay": "unicorn_mgr.cli.replay",
+    "settings": "unicorn_mgr.cli.settings",
+    "local": "unicorn_mgr.cli.local",
+    "demo": "unicorn_mgr.cli.demo",
+    "coordinator": "unicorn_mgr.cli.coordinator",
+    "agent": "unicorn_mgr.cli.agent",
+    "certs": "unicorn_mgr.cli.certs",
+}
+"""Where each command is, in the order of the help."""
 
 app = typer.Typer(
     name="unicorn",
@@ -36,14 +45,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-COMMANDS = (
-    *(run, status, jobs, nodes, incidents, events, logs),
-    *(operate, inject, replay, settings),
-    *(local, demo, coordinator, agent, certs),
-)
-for module in COMMANDS:
-    module.register(app)
 
 # Its module is typer's own in some versions and click's in others.
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -60,6 +61,7 @@ def top(version: bool = typer.Option(False, "--version", help="Print the version
 def main() -> None:
     """The console script.  A user's mistake is one line on stderr and exit code 2."""
     try:
+        load(sys.argv[1:2])
         code = app(standalone_mode=False)
     except Problem as problem:
         sys.stderr.write(f"unicorn: {problem}\n")
@@ -70,6 +72,13 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def load(asked: list[str]) -> None:
+    """Register the command that is asked for, or all: what the others need takes longer to read than to do."""
+    names = [MODULES[name] for name in asked if name in MODULES] or MODULES.values()
+    for name in dict.fromkeys(names):
+        importlib.import_module(name).register(app)
 
 
 def usage(wrong: Any) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.messages import ClusterView, EventLine, IncidentStory, IncidentView, JobView, NodeView, WorkerView
 
 Shape = dict[str, Any]
@@ -131,6 +130,8 @@ def of_event(line: EventLine) -> Shape:
 
 def of_settings(running: dict[str, float]) -> list[Shape]:
     """`unicorn settings --json`; `running` is empty if no coordinator was asked."""
+    from unicorn_mgr.coordinator.settings import Settings  # noqa: PLC0415 - pydantic takes longer than the rest
+
     return [
         {
             "name": name,
