@@ -179,7 +179,7 @@ def _ordered(state: ClusterState, event: e.WorkerOrdered, now: float) -> None:
     job = state.jobs[name.job]
     state.counters.restarts += name.incarnation > 0
     job.incarnations[name.seat] = name.incarnation + 1
-    job.workers[event.worker] = Worker(event.worker, name.job, name.seat, event.node, event.slot, now)
+    job.workers[event.worker] = Worker(event.worker, name.job, name.seat, event.node, event.slot, now, event.restarts)
     job.gang_restarts = max(job.gang_restarts, event.restarts)
     if job.phase is JobPhase.WAITING:
         job.phase = JobPhase.STARTING

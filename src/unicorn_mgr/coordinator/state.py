@@ -79,6 +79,8 @@ class Worker:
     node: str
     slot: int
     ordered_at: float
+    start: int = 0
+    """Which start of its gang it belongs to."""
     phase: WorkerPhase = WorkerPhase.ORDERED
     pid: int = 0
     ready: Ready | None = None

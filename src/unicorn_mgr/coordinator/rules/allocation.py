@@ -122,8 +122,9 @@ def _gang_may_start(c: Context, job: Job) -> bool:
 
 
 def _failed(job: Job) -> list[Worker]:
-    """Processes that are gone as they should not be; one whose order never came has not been."""
-    return [w for w in job.workers.values() if not (w.alive or w.ended_well or w.fresh_start)]
+    """Processes of this start that are gone as they should not be; one whose order never came has not been."""
+    ended = [w for w in job.workers.values() if not w.alive and w.start == job.gang_restarts]
+    return [w for w in ended if not (w.ended_well or w.fresh_start)]
 
 
 def _empty_seats(c: Context, job: Job) -> list[int]:
