@@ -254,7 +254,7 @@ class Demo:
             who = incident.worker or incident.node
             sign = "it is " if f"cause of {incident.id}" in self._told else ""
             if self._is_news(f"cause of {incident.id}", incident.cause):
-                text = f"{sign}{incident.cause} of {who}, detected by {incident.detected_by}"
+                text = f"{sign}{incident.cause} of {who}, by {incident.detected_by}"
                 self._view.note(f"{incident.id}: {text}", "red")
             if incident.state == "closed" and self._is_news(f"end of {incident.id}", "closed"):
                 self._view.note(f"{incident.id}: healed: {incident.story[-1].partition('closed: ')[2]}", "green")

@@ -160,7 +160,7 @@ def same_weights(script: Path, reference: Path, weights: list[Path], workers: in
         raise Problem(f"demo: the weights can't be compared: {(told.stderr.strip() or '?').splitlines()[-1]}", 1)
     far = [float(line.split()[0]) for line in told.stdout.splitlines()]
     worst = max(far, key=lambda d: math.inf if math.isnan(d) else d)
-    text = f"of all {workers} workers within {worst:.1e} of the undisturbed run's (allowed: {TOLERANCE:.0e})"
+    text = f"all {workers} within {worst:.1e} of the undisturbed run (allowed: {TOLERANCE:.0e})"
     return Check("weights", len(far) == workers and worst <= TOLERANCE, text)
 
 

@@ -154,8 +154,8 @@ def summary(console: Console, costs: list[Cost], records: Records) -> None:
     console.print("\nWhat broke, and what it cost", style="bold")
     console.print(table)
     console.print(
-        "Seconds from the last line that the victim wrote: until the cause was known, until\n"
-        "all had finished the step that was hit, until each slot there was had its worker.\n"
+        "Seconds from the last line that the victim wrote: until the cause was known,\n"
+        "all had finished the step that was hit, each slot there was had its worker.\n"
         "Redone: micro-batches of that step that survivors had to compute in its place;\n"
         f"{records.again} of these {redone} the victims had computed before.\n",
         style="dim",
