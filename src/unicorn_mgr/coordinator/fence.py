@@ -30,7 +30,10 @@ def admits(state: ClusterState, event: e.Fact) -> bool:
             return _runs(state, job)
         case e.WorkerTold(worker, (Symptom() | Unreachable() | Resumed()) as fact):
             found = state.worker(worker)
-            return found is not None and fact.epoch == state.jobs[found.job].epoch
+            if found is None:
+                return False
+            job_of = state.jobs[found.job]
+            return worker in job_of.members and fact.epoch == job_of.epoch
         case e.WorkerStarted() | e.WorkerAttached() | e.WorkerDying() | e.WorkerTold() | e.EvidenceTaken():
             return state.worker(event.worker) is not None
         case e.WorkerQuiet(sample):

@@ -131,7 +131,7 @@ def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: fl
         worker = job.workers[name]
         if job.fingerprint is None and worker.ready is not None:
             job.fingerprint, job.fingerprint_of = worker.ready.fingerprint, name
-        if worker.phase is WorkerPhase.READY:
+        if worker.phase in (WorkerPhase.READY, WorkerPhase.LEAVING):
             worker.phase = WorkerPhase.MEMBER
         worker.was_member = True
     for incident in state.open_incidents(job):

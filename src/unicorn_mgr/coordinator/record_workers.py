@@ -226,6 +226,7 @@ def _told(
             job.loop_ended_step = job.committed = step
             job.phase = JobPhase.ENDING
         case Leaving():
+            worker.retiring = True
             if worker.phase is WorkerPhase.MEMBER:
                 worker.phase = WorkerPhase.LEAVING
         case Raised():
@@ -259,7 +260,8 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
     job = state.jobs[worker.job]
     worker.exited = exited
     ended_well = exited.code == 0 and worker.phase in (WorkerPhase.ENDED, WorkerPhase.LEAVING)
-    ended_well = ended_well or (exited.code == 0 and not worker.trained)
+    # Before anybody trains a process may end as it likes; a replacement that does so has not come to the loop.
+    ended_well = ended_well or (exited.code == 0 and not worker.trained and (job.gang or not job.members))
     worker.ended_well = ended_well
     gone(state, worker, "finished" if ended_well else triage.of_exit(exited).cause, now)
     if exited.last is not None:

@@ -129,7 +129,7 @@ def _failed(job: Job) -> list[Worker]:
 
 def _empty_seats(c: Context, job: Job) -> list[int]:
     filled = {w.seat for w in job.alive()}
-    filled |= {w.seat for w in job.workers.values() if w.ended_well}
+    filled |= {w.seat for w in job.workers.values() if w.ended_well and not w.retiring}
     held = {(w.node, w.slot) for j in c.state.jobs.values() for w in j.workers.values() if w.exited is None}
     return [
         seat
@@ -189,7 +189,7 @@ def _done_with(c: Context, job: Job, worker: Worker) -> bool:
         return job.over and node.phase in (NodePhase.LOST, NodePhase.ISOLATED)
     if job.over:
         return True
-    if worker.name in job.members or worker.ended_well:
+    if worker.name in job.members or (worker.ended_well and not worker.retiring):
         return False
     told = worker.accounted or worker.condemned or worker.fresh_start or not worker.incident
     return told and (job.incarnations[worker.seat] > WorkerName.parse(worker.name).incarnation + 1)

@@ -189,7 +189,7 @@ def ended(c: Context, job: Job) -> Iterator[Decision]:
         if worst:
             reason = f"{reason}, but a worker then ended with {worst}"
         yield JobEnded(job.name, worst if worst >= 0 else 128 - worst, reason)
-    elif job.seats and {w.seat for w in job.workers.values() if w.ended_well} >= set(job.seats):
+    elif job.seats and {w.seat for w in job.workers.values() if w.ended_well and not w.retiring} >= set(job.seats):
         yield JobEnded(job.name, 0, "every process has ended well")
 
 

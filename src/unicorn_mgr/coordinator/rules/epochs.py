@@ -71,11 +71,14 @@ def granted(c: Context, job: Job) -> Iterator[Decision]:
 
 def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     stay = [w for w in job.living_members() if w.phase is WorkerPhase.MEMBER]
+    if not stay:  # whoever was about to leave is the last to have the state: it goes on until others have it
+        stay = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
     joiners = _joiners(job) if _may_join(c, job) else []
     if not stay:
         return
     reasons = [f"without {w.name}: {w.gone_reason}" for w in lost]
-    reasons += [f"without {w.name}: it leaves" for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
+    leaving = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING and w not in stay]
+    reasons += [f"without {w.name}: it leaves" for w in leaving]
     reasons += [f"with {w.name}" for w in joiners]
     regrouped_for = ""
     if _symptom_due(c, job) and not lost:

@@ -122,6 +122,8 @@ def _persists(c: Context, job: Job, incident: Incident) -> bool:
     """Nothing is done about it, so it is there until it goes by itself."""
     if incident.cause == triage.LINK.cause:
         return job.link_stalled
+    if incident.cause == triage.COMMUNICATION.cause:
+        return job.symptom_at is not None
     if incident.cause == triage.LOST_CONNECTION.cause:
         return not c.state.nodes[incident.node].usable
     return False
