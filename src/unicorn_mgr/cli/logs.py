@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def logs(
-        job: str = typer.Argument(..., help="Its name."),
+        job: str = typer.Argument(..., metavar="JOB", help="Its name."),
         follow_on: bool = typer.Option(False, "--follow", "-f", help="Go on until the job ends."),
         worker: str = typer.Option("", "--worker", metavar="SEAT[.N]", help="Only of this worker, e.g. 2 or 2.1."),
         coordinator: str | None = CoordinatorOption,
@@ -28,9 +28,10 @@ def register(app: typer.Typer) -> None:
         Each line has its worker before it.  Output is kept on the nodes, the newest 64 MiB of
         each worker, until another job takes the name.
         """
+        output = Output(only=worker_filter(worker))
         client = Client(coordinator, tls)
         asked = FollowJobRequest(job, True, True, until_now=not follow_on)
-        for view in follow(client, asked, Output(only=worker_filter(worker))):
+        for view in follow(client, asked, output):
             check_worker(worker, view)
         away = [n.node for n in client.look().nodes if n.state in ("silent", "lost")]
         if away:

@@ -37,58 +37,62 @@ MODULES = {
 }
 """Where each command is, in the order of the help."""
 
-app = typer.Typer(
-    name="unicorn",
-    help="A cluster-wide workload manager for LLM training that heals itself.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
 # Its module is typer's own in some versions and click's in others.
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
-@app.callback(invoke_without_command=True)
-def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-    """Common to all commands."""
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
 def main() -> None:
-    """The console script.  A user's mistake is one line on stderr and exit code 2."""
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: list[str]) -> int:
+    """Carry out a command line; returns the exit code.  A user's mistake is one line on stderr and code 2."""
     try:
-        load(sys.argv[1:2])
-        code = app(standalone_mode=False)
+        code = command(words[:1])(words, prog_name="unicorn", standalone_mode=False)
     except Problem as problem:
         sys.stderr.write(f"unicorn: {problem}\n")
-        code = problem.code
+        return problem.code
     except UsageError as wrong:
-        sys.stderr.write(usage(wrong))
-        code = 2
+        sys.stderr.write(usage(wrong, words))
+        return 2
     except (KeyboardInterrupt, typer.Abort):
-        code = EXIT_INTERRUPTED
-    sys.exit(code if isinstance(code, int) else 0)
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
 
 
-def load(asked: list[str]) -> None:
-    """Register the command that is asked for, or all: what the others need takes longer to read than to do."""
+def command(asked: list[str]) -> typer.Typer:
+    """The command that is asked for, or all: what the others need takes longer to read than to do."""
+    app = typer.Typer(
+        name="unicorn",
+        help="A cluster-wide workload manager for LLM training that heals itself.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback(invoke_without_command=True)
+    def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+        if version:
+            typer.echo(__version__)
+            raise typer.Exit
+
     names = [MODULES[name] for name in asked if name in MODULES] or MODULES.values()
     for name in dict.fromkeys(names):
         importlib.import_module(name).register(app)
+    return app
 
 
-def usage(wrong: Any) -> str:
+def usage(wrong: Any, words: list[str]) -> str:
     """What the parser has to say, in one line; the help itself if nothing was asked for."""
     text = str(wrong.format_message()).strip()
     if "\n" in text:
         return f"{text}\n"
-    value = given(getattr(wrong, "param", None), sys.argv)
+    value = given(getattr(wrong, "param", None), words)
     if value:
         text = f"{value}: {wrong.message}"
+    text = text.replace("Value error, ", "")
     path = wrong.ctx.command_path if wrong.ctx is not None else "unicorn"
     return f"unicorn: {text[0].lower()}{text[1:].rstrip('.?')}; see `{path} --help`\n"
 

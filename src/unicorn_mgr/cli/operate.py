@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 def _register_jobs_and_nodes(app: typer.Typer) -> None:
     @app.command()
     def cancel(
-        job: str = typer.Argument(..., help="Its name."),
+        job: str = typer.Argument(..., metavar="JOB", help="Its name."),
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
     ) -> None:
@@ -51,7 +51,7 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
 
     @app.command()
     def drain(
-        node: str = typer.Argument(..., help="Its name."),
+        node: str = typer.Argument(..., metavar="NODE", help="Its name."),
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
     ) -> None:
@@ -64,7 +64,7 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
 
     @app.command()
     def undrain(
-        node: str = typer.Argument(..., help="Its name."),
+        node: str = typer.Argument(..., metavar="NODE", help="Its name."),
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
     ) -> None:
@@ -90,7 +90,9 @@ def _register_modes(app: typer.Typer) -> None:
 
     @app.command()
     def observe(
-        switch: Switch = typer.Argument(..., help="on: detect failures, write down what would be done, do nothing."),
+        switch: Switch = typer.Argument(
+            ..., metavar="on|off", help="on: detect failures, write down what would be done, do nothing."
+        ),
         job: str = typer.Option("", "--job", help="Only this one; all if not given."),
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,

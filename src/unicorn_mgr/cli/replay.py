@@ -34,7 +34,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def replay(
-        journal: Path = typer.Argument(..., help="A coordinator's data directory, or the journal in it."),
+        journal: Path = typer.Argument(
+            ..., metavar="JOURNAL", help="A coordinator's data directory, or the journal in it."
+        ),
         job: str = typer.Option("", "--job", help="The story of this job."),
         node: str = typer.Option("", "--node", help="The story of this node."),
         incident: str = typer.Option("", "--incident", metavar="ID", help="The story of this incident."),

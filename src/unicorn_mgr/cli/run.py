@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command(context_settings={"allow_interspersed_args": False})
     def run(
-        command: list[str] = typer.Argument(None, metavar="-- COMMAND...", help="What every worker runs."),
+        command: list[str] = typer.Argument(None, metavar="COMMAND", help="What every worker runs."),
         name: str = typer.Option(..., "--name", help="The job's name, unique among running ones."),
         size_min: int = typer.Option(1, "--min", help="Fewest workers it can train with."),
         size_max: int | None = typer.Option(None, "--max", help="Most workers it can use; as --min if not given."),
