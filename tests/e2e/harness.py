@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 import uuid
@@ -127,6 +128,10 @@ class Cluster:
         assert process is not None
         process.kill()
         process.wait()
+
+    def end_process(self, pid: int) -> None:
+        """kill -9 of a worker."""
+        os.kill(pid, signal.SIGKILL)
 
     def command(self, command: messages.Command) -> messages.CommandDone:
         return self.client.call("Command", messages.OperatorCommand(uuid.uuid4().hex, command), messages.CommandDone)
