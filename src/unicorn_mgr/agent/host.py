@@ -217,8 +217,6 @@ class Host:
             first = str(snapshot or folder)
         else:
             first = ""
-        if "-u" in python.flags:
-            environment["PYTHONUNBUFFERED"] = "1"
         return {**request, "kind": python.kind, "target": target, "first": first, "argv": argv}
 
     # -- watching ------------------------------------------------------------------------
@@ -356,11 +354,11 @@ class Mistaken(Exception):
 
 
 def _script(target: str, folder: Path, snapshot: Path | None, node: str) -> Path:
-    """The script's file: from the submitted files if it is among them."""
-    if snapshot is not None and not Path(target).is_absolute() and (snapshot / target).is_file():
+    """The script's file, or a folder or archive that can be run: from the submitted files if it is among them."""
+    if snapshot is not None and not Path(target).is_absolute() and (snapshot / target).exists():
         return snapshot / target
     path = folder / target
-    if not path.is_file():
+    if not path.exists():
         raise Mistaken(Mistake("command", target, f"there is no such script on node {node}"))
     return path
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
-_PLAIN_FLAGS = frozenset("bBdEIOPqsSuv")
+_PLAIN_FLAGS = frozenset("bBdEIOPqsuv")
 _FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 

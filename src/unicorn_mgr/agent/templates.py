@@ -31,7 +31,7 @@ _IMPORT_TIME = (
 _ROOM = "-" * 512
 """Room in a template's environment, for what its workers write there: whose they are."""
 
-_PER_WORKER = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"})
+_PER_WORKER = frozenset({"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONUNBUFFERED"})
 
 log = structlog.get_logger()
 
@@ -109,12 +109,12 @@ class TemplatePool:
         """Make a worker's process.  Raises `TemplateError`."""
         bare = request["kind"] == "exec"
         line = await self._open(sys.executable if bare else interpreter, flags, environment, bare)
-        worker = request["worker"]
-        line.spawning[worker] = asyncio.get_running_loop().create_future()
-        self._line_of[worker] = line
         packet = json.dumps({**request, "op": "spawn", "node": self._node}).encode()
         if len(packet) > PACKET_BYTES_MAX:
             raise TemplateError(f"environment: {len(packet)} bytes with the command: want at most {PACKET_BYTES_MAX}")
+        worker = request["worker"]
+        line.spawning[worker] = asyncio.get_running_loop().create_future()
+        self._line_of[worker] = line
         line.socket.send(packet)
         return await line.spawning[worker]
 
@@ -185,7 +185,11 @@ class TemplatePool:
 
     async def _connect(self, path: Path) -> _Line:
         line = _Line(path, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        line.socket.connect(str(path))
+        try:
+            line.socket.connect(str(path))
+        except OSError:
+            line.socket.close()
+            raise
         line.socket.setblocking(False)
         self._lines[path] = line
         asyncio.get_running_loop().add_reader(line.socket, self._hear, line)

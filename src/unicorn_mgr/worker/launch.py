@@ -11,14 +11,17 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import ctypes
 import faulthandler
+import gc
 import importlib
 import importlib.machinery
-import importlib.util
 import io
 import json
 import os
+import pkgutil
 import random
+import runpy
 import signal
 import sys
 import threading
@@ -26,10 +29,13 @@ import traceback
 import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """faulthandler writes all stacks to the last words when the worker gets this."""
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+"""Variables by which libraries start threads when they are loaded; a worker gets its number after the fork."""
 
 LAST_WORDS_BYTES_MAX = 64_000
 
@@ -38,8 +44,8 @@ _ENV_START = 47
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import what scripts need most.  A module that is not installed is left out."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    """Import what scripts need most, without any thread.  A module that is not installed is left out."""
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -53,6 +59,7 @@ def run(asked: dict[str, Any], ring: int, words: int) -> int:
     os.environ.update(asked["env"])
     os.environ["UNICORN_RING_FD"] = str(ring)
     _show_whose(asked["env"])
+    _open_streams()
     os.chdir(asked["cwd"])
     if asked["kind"] == "exec":
         return _exec(asked["argv"], ring)
@@ -82,11 +89,29 @@ def _redirect(log: str) -> None:
     os.dup2(out, 2)
     os.close(nothing)
     os.close(out)
-    sys.stdin = os.fdopen(0, closefd=False)
-    encoding = sys.stdout.encoding
-    sys.stdout = os.fdopen(1, "w", buffering=1, encoding=encoding, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)
+
+
+def _open_streams() -> None:
+    """As the interpreter opens them, but that a line shows at once: the last one explains a death."""
+    sys.stdin = _stream(sys.stdin, 0, "<stdin>", "r")
+    sys.stdout = _stream(sys.stdout, 1, "<stdout>", "w")
+    sys.stderr = _stream(sys.stderr, 2, "<stderr>", "w")
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def _stream(like: TextIO, number: int, name: str, mode: str) -> io.TextIOWrapper:
+    """`like` is the template's own, which the interpreter has opened under the same settings."""
+    asked = not sys.flags.ignore_environment and os.environ.get("PYTHONUNBUFFERED")
+    unbuffered = bool(asked or getattr(like, "write_through", False))
+    bare = unbuffered and mode == "w"
+    binary: Any = open(number, f"{mode}b", 0 if bare else -1, closefd=False)  # noqa: SIM115
+    (binary if bare else binary.raw).name = name
+    by_line = mode == "w" and not unbuffered
+    stream = io.TextIOWrapper(
+        binary, like.encoding, like.errors, "\n", line_buffering=by_line, write_through=unbuffered
+    )
+    vars(stream)["mode"] = mode
+    return stream
 
 
 def _show_whose(environment: dict[str, str]) -> None:
@@ -106,6 +131,8 @@ def _show_whose(environment: dict[str, str]) -> None:
 
 def _exec(argv: list[str], ring: int) -> int:
     os.set_inheritable(ring, True)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # the interpreter ignores them; other programs count on them
     try:
         os.execvpe(argv[0], argv, os.environ)
     except OSError as failed:
@@ -119,10 +146,9 @@ def _exec(argv: list[str], ring: int) -> int:
 def _reset_python(argv: list[str], original: list[str]) -> None:
     sys.argv[:] = argv
     sys.orig_argv[:] = original
-    if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(write_through=True)
     if (process := sys.modules.get("multiprocessing.process")) is not None:
-        process.__dict__["ORIGINAL_DIR"] = str(Path.cwd())  # spawn finds a relative script from here
+        vars(process)["ORIGINAL_DIR"] = str(Path.cwd())  # spawn finds a relative script from here
+        process.current_process().authkey = os.urandom(32)
     random.seed()
 
 
@@ -130,11 +156,29 @@ def _reset_torch() -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) > 0 else os.cpu_count() or 1)
+    torch.set_num_threads(_threads(("OMP_NUM_THREADS",)))
     torch.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+        if (threads := _threads(THREADS)) > 1:
+            _set_openblas_threads(threads)
+
+
+def _threads(variables: tuple[str, ...]) -> int:
+    """The first number that is set, as the libraries read it; without one they take every core."""
+    said = (os.environ.get(name, "").strip() for name in variables)
+    return next((int(n) for n in said if n.isdecimal() and int(n) > 0), len(os.sched_getaffinity(0)))
+
+
+def _set_openblas_threads(threads: int) -> None:
+    """The library for matrices inside numpy, if it is this one."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    for path in sorted({line.split(maxsplit=5)[5] for line in maps if "openblas" in line and line.count("/")}):
+        library = ctypes.CDLL(path)
+        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
+            if hasattr(library, name):
+                getattr(library, name)(threads)
+                break
 
 
 def _report_last_words(words: int) -> None:
@@ -189,7 +233,21 @@ def _run_to_end(kind: str, target: str, first: str) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    _close_files()
     return code
+
+
+def _close_files() -> None:
+    """Files that the script has left open get what was written to them: no interpreter's end does it for us."""
+    kind = io.IOBase.__base__  # not the abstract class, which would ask every object what it is
+    assert kind is not None
+    left = [found for found in gc.get_objects() if issubclass(type(found), kind)]
+    buffers = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
+    left.sort(key=lambda file: (isinstance(file, buffers), not isinstance(file, io.TextIOBase)))
+    for file in left:  # whatever writes through another one comes before it
+        if not isinstance(file, io.RawIOBase):
+            with contextlib.suppress(Exception):
+                file.close()
 
 
 def _run_guarded(kind: str, target: str, first: str) -> int:
@@ -235,27 +293,44 @@ def _run_main(kind: str, target: str, first: str) -> None:
     if not sys.flags.safe_path:
         sys.path[0] = first  # the template's own first entry makes way
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
+    if sys.version_info < (3, 14):
+        vars(main)["__annotations__"] = {}
+    vars(main)["__builtins__"] = builtins
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-    if kind == "script":
-        path = Path(target)
-        main.__file__ = target
-        source: bytes | str = path.read_bytes()
-    elif kind == "module":
-        spec = _module_spec(target)
-        assert spec.origin is not None
-        main.__file__, main.__spec__, main.__package__ = spec.origin, spec, spec.parent
-        sys.argv[0] = spec.origin
-        source = Path(spec.origin).read_bytes()
+    if kind == "module":
+        code = _prepare_module(main, target)
+        sys.argv[0] = str(main.__file__)
+    elif kind == "code":
+        main.__loader__ = importlib.machinery.BuiltinImporter
+        code = compile(target, "<string>", "exec", dont_inherit=True)
+    elif pkgutil.get_importer(target) is not None:
+        sys.path.insert(0, target)  # a folder or an archive with a program in it
+        code = _prepare_module(main, "__main__")
     else:
-        source = target
-    code = compile(source, main.__dict__.get("__file__", "<string>"), "exec", dont_inherit=True)
+        code = _prepare_script(main, target)
     exec(code, main.__dict__)  # noqa: S102 - running the user's script is the purpose
 
 
-def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
-    for candidate in (name, f"{name}.__main__"):
-        spec = importlib.util.find_spec(candidate)
-        if spec is not None and spec.origin is not None and spec.submodule_search_locations is None:
-            return spec
-    raise SystemExit(f"{sys.executable}: No module named {name}")
+def _prepare_script(main: types.ModuleType, target: str) -> types.CodeType:
+    try:
+        source = Path(target).read_bytes()
+    except OSError as failed:
+        sys.stderr.write(f"{sys.executable}: can't open file {target!r}: [Errno {failed.errno}] {failed.strerror}\n")
+        raise SystemExit(2) from None
+    main.__file__ = target
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", target)
+    vars(main)["__cached__"] = None
+    return compile(source, target, "exec", dont_inherit=True)
+
+
+def _prepare_module(main: types.ModuleType, name: str) -> types.CodeType:
+    """As -m does it; nobody but the interpreter's own runpy knows all the ways a module can be there."""
+    details = runpy._get_main_module_details if name == "__main__" else runpy._get_module_details  # type: ignore[attr-defined]
+    try:
+        _, spec, code = details() if name == "__main__" else details(name, runpy._Error)  # type: ignore[attr-defined]
+    except runpy._Error as wrong:  # type: ignore[attr-defined]
+        raise SystemExit(f"{sys.executable}: {wrong}") from None
+    main.__file__, main.__spec__, main.__package__, main.__loader__ = spec.origin, spec, spec.parent, spec.loader
+    vars(main)["__cached__"] = spec.cached
+    found: types.CodeType = code
+    return found

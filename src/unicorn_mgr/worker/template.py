@@ -162,7 +162,7 @@ class Template:
         ready, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(asked, ring, words, memory if watched else None, tell)
+            self._become_worker(asked, ring, words, memory if watched else None, ready, tell)
         os.close(tell)
         os.read(ready, 1)  # it holds the death watch now, or is dead: before that nobody may wait for it
         os.close(ready)
@@ -172,12 +172,13 @@ class Template:
         self._say(agent, {"op": "spawned", "worker": name, "pid": pid}, (ring, words))
 
     def _become_worker(
-        self, asked: dict[str, Any], ring: int, words: int, memory: mmap.mmap | None, tell: int
+        self, asked: dict[str, Any], ring: int, words: int, memory: mmap.mmap | None, ready: int, tell: int
     ) -> NoReturn:
         """In the child.  Never returns into the template's loop."""
         code = 70
         try:
             os.setsid()
+            os.close(ready)
             self._listener.close()
             for agent in self.agents:
                 agent.close()
