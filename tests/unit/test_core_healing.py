@@ -290,113 +290,6 @@ def test_restarts_on_one_node_are_delayed_more_and_more(new_world: NewWorld) -> 
     assert delays == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0]
 
 
-# -- hangs ----------------------------------------------------------------------------------
-
-
-def quiet(world: World, worker: str) -> list[e.Event]:
-    return world.tell(e.WorkerQuiet(m.Sample(worker, quiet_seconds=12.0), 10.0))
-
-
-def test_a_hanging_worker_is_named_read_twice_and_killed_with_its_stacks(world: World) -> None:
-    world.train()
-    assert quiet(world, "gpt/0.0") == [e.InquiryOpened("gpt", 1)]
-    (asked,) = (a for a in world.acted if isinstance(a, e.TakeReadings))
-    assert asked.workers == {"n0": ("gpt/0.0",), "n1": ("gpt/1.0",), "n2": ("gpt/2.0",)}
-    world.take()
-    places = (("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5), ("gpt/2.0", Phase.REDUCE, 5))
-    world.reading(*places)
-    assert world.decided == [], "before a kill there is a second reading"
-    world.now += 1.0
-    world.reading(*places)
-    closed, opened = world.decided
-    assert isinstance(closed, e.InquiryClosed)
-    assert closed.culprit == "gpt/1.0"
-    assert isinstance(opened, e.IncidentOpened)
-    assert (opened.cause, opened.severity) == ("task_hang", "SEV2")
-    assert opened.detected_by == "online statistical monitoring"
-    assert "gpt/1.0: epoch 0, step 5, 0 collectives launched, compute, quiet for 12.0 s" in opened.evidence
-    assert world.acted == [e.TakeEvidence("n1", "gpt/1.0")]
-    world.take()
-    world.tell(e.EvidenceTaken("gpt/1.0", "in forward()", "py-spy"))
-    assert [(n, s.worker, s.gently) for n, s in world.said(m.StopWorker)] == [("n1", "gpt/1.0", False)]
-    assert world.incident().evidence.endswith("stacks by py-spy:\nin forward()")
-    world.tell(e.WorkerExited(m.Exited("gpt/1.0", -9)))
-    world.regroup()
-    assert world.members() == ["gpt/0.0", "gpt/2.0", "gpt/1.1"]
-    assert not world.incident().open
-    assert world.incident().cause == "task_hang", "how it then ended is not its cause"
-
-
-def test_a_culprit_whose_stacks_do_not_come_is_killed_all_the_same(world: World) -> None:
-    world.train()
-    quiet(world, "gpt/1.0")
-    for _ in range(2):
-        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
-    assert not world.said(m.StopWorker)
-    world.wait(3.0)
-    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/1.0"]
-
-
-def test_progress_between_the_readings_dispels_the_suspicion(world: World) -> None:
-    world.train()
-    quiet(world, "gpt/1.0")
-    world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5), counter=1)
-    world.reading(("gpt/0.0", Phase.REDUCE, 6), ("gpt/1.0", Phase.COMPUTE, 6), counter=9)
-    assert world.incidents == []
-    assert world.state.counters.averted == 1
-    assert world.wait(60.0) == []
-
-
-def test_an_inquiry_that_is_not_answered_is_closed_without_a_verdict(world: World) -> None:
-    world.train()
-    quiet(world, "gpt/1.0")
-    world.take()
-    world.wait(7.0)
-    assert world.decided == [e.InquiryClosed("gpt", 1, "not all agents answered")]
-    assert world.incidents == []
-    assert quiet(world, "gpt/1.0") == [], "the next one waits a little"
-    assert e.InquiryOpened("gpt", 2) in world.wait(5.0)
-
-
-def test_a_late_reading_of_an_inquiry_that_is_closed_says_nothing(world: World) -> None:
-    world.train()
-    quiet(world, "gpt/1.0")
-    world.wait(7.0)
-    for _ in range(2):
-        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
-    assert world.incidents == []
-
-
-def test_a_death_ends_the_inquiry(world: World) -> None:
-    world.train()
-    quiet(world, "gpt/1.0")
-    world.die("gpt/2.0")
-    world.wait(0.02)
-    assert world.job().inquiry is None
-
-
-# -- checksums ------------------------------------------------------------------------------
-
-
-def test_the_minority_is_restarted_from_the_majority(world: World) -> None:
-    world.train()
-    decided = world.tell(e.WorkerTold("gpt/0.0", m.ChecksumsDiffer(Epoch(1, 1), 100, ("gpt/2.0",))))
-    assert kinds(decided)[:2] == ["IncidentOpened", "WorkerCondemned"]
-    assert world.incident().cause == "checksum_mismatch"
-    assert world.incident().worker == "gpt/2.0"
-    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -9)))
-    world.regroup()
-    assert not world.incident().open
-
-
-def test_without_a_majority_nobody_is_restarted(world: World) -> None:
-    world.train()
-    decided = world.tell(e.WorkerTold("gpt/0.0", m.ChecksumsDiffer(Epoch(1, 1), 100, ())))
-    assert kinds(decided)[0] == "IncidentOpened"
-    assert world.decisions(e.WorkerCondemned) == []
-    assert "there is no majority" in world.incidents[0].evidence
-
-
 # -- observe mode ---------------------------------------------------------------------------
 
 
@@ -416,7 +309,7 @@ def test_observe_mode_sees_everything_and_does_nothing(world: World, scope: str)
 
 def test_observe_mode_would_have_killed_and_does_not(world: World) -> None:
     world.train(observe=True)
-    quiet(world, "gpt/1.0")
+    world.tell(e.WorkerQuiet(m.Sample("gpt/1.0", quiet_seconds=12.0), 10.0))
     for _ in range(2):
         world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
     world.wait(60.0)
@@ -456,3 +349,50 @@ def test_a_failed_worker_that_does_not_end_is_ended(world: World) -> None:
     world.wait(0.2)
     assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/1.0"]
     assert len(world.decisions(e.WorkerOverstayed)) == 1
+
+
+# -- what random histories have found -------------------------------------------------------
+
+
+def test_the_last_member_that_has_the_state_can_not_leave(new_world: NewWorld) -> None:
+    """Its node is drained while the others die: it goes on until somebody else has the state."""
+    world = new_world(nodes=2)
+    world.train(size=2)
+    world.tell(e.NodeDrained(world.request(), "n1"))
+    world.die("gpt/0.0")
+    world.tell(e.WorkerTold("gpt/1.0", m.Leaving(5)))
+    world.wait(0.02)
+    assert world.members() == ["gpt/1.0"]
+    world.resume(step=6)
+    world.begin_all()
+    world.tell(e.WorkerTold("gpt/1.0", m.Leaving(6)))
+    world.resume(step=7)
+    world.tell(e.WorkerTold("gpt/1.0", m.Leaving(7)))
+    world.resume(step=8)
+    assert world.members() == ["gpt/0.1"]
+
+
+def test_who_ended_before_anybody_trained_is_missed_when_the_others_do(world: World) -> None:
+    world.submit()
+    world.tell(e.WorkerStarted("gpt/0.0", 1), e.WorkerExited(m.Exited("gpt/0.0", 0)))
+    assert world.decisions(e.WorkerOrdered)[3:] == [], "it may have been meant to"
+    world.begin("gpt/1.0")
+    assert [o.worker for o in world.decisions(e.WorkerOrdered)[3:]] == ["gpt/0.1"]
+    assert world.incident().cause == "left_the_loop_early"
+
+
+def test_a_script_that_attaches_and_does_not_train_ends_well(world: World) -> None:
+    world.submit()
+    for name in list(world.job().workers):
+        world.tell(e.WorkerStarted(name, 1), e.WorkerAttached(name), e.WorkerExited(m.Exited(name, 0)))
+    assert (world.job().over, world.job().exit_code) == (True, 0)
+    assert world.incidents == []
+
+
+def test_a_symptom_of_a_worker_that_is_no_member_is_none(world: World) -> None:
+    world.train(size=2)
+    world.tell(e.ObserveSet(world.request(), "", observe=True))
+    world.die("gpt/1.0")
+    world.tell(e.WorkerTold("gpt/9.0", m.Symptom(world.job().epoch, "reset")))
+    world.wait(60.0)
+    assert [i.cause for i in world.incidents] == ["process_killed"]

@@ -207,6 +207,7 @@ def _told(
     match fact:
         case Ready():
             worker.ready, worker.trained = fact, True
+            _trains(job)
             if worker.phase in (WorkerPhase.ORDERED, WorkerPhase.STARTED, WorkerPhase.ATTACHED):
                 worker.phase, worker.ready_at = WorkerPhase.READY, now
         case Symptom(epoch, error):
@@ -245,6 +246,13 @@ def _told(
             assert_never(fact)
 
 
+def _trains(job: Job) -> None:
+    """Processes that ended before anybody trained may have done their work; now it shows that they have not."""
+    for worker in () if job.trains else job.workers.values():
+        worker.ended_well = False
+    job.trains = True
+
+
 def _checkpoint(job: Job, worker: Worker, fact: CheckpointWritten | CheckpointFailed | CheckpointPublished) -> None:
     match fact:
         case CheckpointWritten():
@@ -260,8 +268,7 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
     job = state.jobs[worker.job]
     worker.exited = exited
     ended_well = exited.code == 0 and worker.phase in (WorkerPhase.ENDED, WorkerPhase.LEAVING)
-    # Before anybody trains a process may end as it likes; a replacement that does so has not come to the loop.
-    ended_well = ended_well or (exited.code == 0 and not worker.trained and (job.gang or not job.members))
+    ended_well = ended_well or (exited.code == 0 and not job.trains)
     worker.ended_well = ended_well
     gone(state, worker, "finished" if ended_well else triage.of_exit(exited).cause, now)
     if exited.last is not None:

@@ -192,6 +192,8 @@ class Job:
     """Seats that are not filled again, and why."""
     gang: bool = True
     """No process has called attach() yet: it is supervised and restarted as one."""
+    trains: bool = False
+    """Some process has come to the head of a training loop."""
     gang_restarts: int = 0
     incidents: list[str] = field(default_factory=list)
     """Open ones, oldest first."""

@@ -1,0 +1,116 @@
+"""The coordinator's core: workers that hang or differ are found by comparing all of them."""
+
+from __future__ import annotations
+
+from unit.world import World, kinds
+
+from unicorn_mgr import messages as m
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import Epoch
+from unicorn_mgr.phases import Phase
+
+# -- hangs ----------------------------------------------------------------------------------
+
+
+def quiet(world: World, worker: str) -> list[e.Event]:
+    return world.tell(e.WorkerQuiet(m.Sample(worker, quiet_seconds=12.0), 10.0))
+
+
+def test_a_hanging_worker_is_named_read_twice_and_killed_with_its_stacks(world: World) -> None:
+    world.train()
+    assert quiet(world, "gpt/0.0") == [e.InquiryOpened("gpt", 1)]
+    (asked,) = (a for a in world.acted if isinstance(a, e.TakeReadings))
+    assert asked.workers == {"n0": ("gpt/0.0",), "n1": ("gpt/1.0",), "n2": ("gpt/2.0",)}
+    world.take()
+    places = (("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5), ("gpt/2.0", Phase.REDUCE, 5))
+    world.reading(*places)
+    assert world.decided == [], "before a kill there is a second reading"
+    world.now += 1.0
+    world.reading(*places)
+    closed, opened = world.decided
+    assert isinstance(closed, e.InquiryClosed)
+    assert closed.culprit == "gpt/1.0"
+    assert isinstance(opened, e.IncidentOpened)
+    assert (opened.cause, opened.severity) == ("task_hang", "SEV2")
+    assert opened.detected_by == "online statistical monitoring"
+    assert "gpt/1.0: epoch 0, step 5, 0 collectives launched, compute, quiet for 12.0 s" in opened.evidence
+    assert world.acted == [e.TakeEvidence("n1", "gpt/1.0")]
+    world.take()
+    world.tell(e.EvidenceTaken("gpt/1.0", "in forward()", "py-spy"))
+    assert [(n, s.worker, s.gently) for n, s in world.said(m.StopWorker)] == [("n1", "gpt/1.0", False)]
+    assert world.incident().evidence.endswith("stacks by py-spy:\nin forward()")
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", -9)))
+    world.regroup()
+    assert world.members() == ["gpt/0.0", "gpt/2.0", "gpt/1.1"]
+    assert not world.incident().open
+    assert world.incident().cause == "task_hang", "how it then ended is not its cause"
+
+
+def test_a_culprit_whose_stacks_do_not_come_is_killed_all_the_same(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
+    assert not world.said(m.StopWorker)
+    world.wait(3.0)
+    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/1.0"]
+
+
+def test_progress_between_the_readings_dispels_the_suspicion(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5), counter=1)
+    world.reading(("gpt/0.0", Phase.REDUCE, 6), ("gpt/1.0", Phase.COMPUTE, 6), counter=9)
+    assert world.incidents == []
+    assert world.state.counters.averted == 1
+    assert world.wait(60.0) == []
+
+
+def test_an_inquiry_that_is_not_answered_is_closed_without_a_verdict(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.take()
+    world.wait(7.0)
+    assert world.decided == [e.InquiryClosed("gpt", 1, "not all agents answered")]
+    assert world.incidents == []
+    assert quiet(world, "gpt/1.0") == [], "the next one waits a little"
+    assert e.InquiryOpened("gpt", 2) in world.wait(5.0)
+
+
+def test_a_late_reading_of_an_inquiry_that_is_closed_says_nothing(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.wait(7.0)
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
+    assert world.incidents == []
+
+
+def test_a_death_ends_the_inquiry(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    world.die("gpt/2.0")
+    world.wait(0.02)
+    assert world.job().inquiry is None
+
+
+# -- checksums ------------------------------------------------------------------------------
+
+
+def test_the_minority_is_restarted_from_the_majority(world: World) -> None:
+    world.train()
+    decided = world.tell(e.WorkerTold("gpt/0.0", m.ChecksumsDiffer(Epoch(1, 1), 100, ("gpt/2.0",))))
+    assert kinds(decided)[:2] == ["IncidentOpened", "WorkerCondemned"]
+    assert world.incident().cause == "checksum_mismatch"
+    assert world.incident().worker == "gpt/2.0"
+    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -9)))
+    world.regroup()
+    assert not world.incident().open
+
+
+def test_without_a_majority_nobody_is_restarted(world: World) -> None:
+    world.train()
+    decided = world.tell(e.WorkerTold("gpt/0.0", m.ChecksumsDiffer(Epoch(1, 1), 100, ())))
+    assert kinds(decided)[0] == "IncidentOpened"
+    assert world.decisions(e.WorkerCondemned) == []
+    assert "there is no majority" in world.incidents[0].evidence
