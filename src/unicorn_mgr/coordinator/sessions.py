@@ -15,6 +15,7 @@ from unicorn_mgr.coordinator.admission import NAME
 from unicorn_mgr.coordinator.authority import Authority
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook
+from unicorn_mgr.coordinator.state import NodePhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     AgentMessage,
@@ -209,6 +210,9 @@ class Agents:
         if self._is_stranger(session, _told_of(body)):
             return
         match body:
+            case Beat() if self._is_lost(session.node):
+                # It was only frozen.  Attached anew it says what is true there, and is told what still counts.
+                session.end()
             case Beat(_, samples):
                 driver.liveness.beat(session.node, samples, driver.now())
             case WorkerFact(worker, Published() as note):
@@ -236,6 +240,10 @@ class Agents:
                 self._store_call(session, body)
             case Hello():
                 log.warning("a second hello is ignored", node=session.node)
+
+    def _is_lost(self, node: str) -> bool:
+        found = self._driver.core.state.nodes.get(node)
+        return found is not None and found.phase is NodePhase.LOST
 
     def _is_stranger(self, session: Session, name: str) -> bool:
         """A process of an earlier job of the same name, left over on this node: it is stopped, and not believed."""
