@@ -21,7 +21,7 @@ from unicorn_mgr.coordinator.sessions import Agents
 from unicorn_mgr.coordinator.store import Entry
 from unicorn_mgr.coordinator.stories import incident_story, lines_of
 from unicorn_mgr.coordinator.views import cluster_view, job_view
-from unicorn_mgr.effects.coordinator import DrillOrdered, Event, NodeDrained, NodeUndrained
+from unicorn_mgr.effects.coordinator import DrillOrdered, Event, JobSubmitted, NodeDrained, NodeUndrained
 from unicorn_mgr.messages import (
     ClusterView,
     CommandDone,
@@ -69,15 +69,20 @@ class Clients:
         if asked.request_id in state.requests:
             return Submitted(state.requests[asked.request_id])
         await self._check_archive(asked, context)
-        try:
-            event = job_submitted(state, asked.request_id, asked.spec, self._drills)
-        except Rejected as rejected:
-            await _refuse(context, rejected)
-            raise
+        event = await self._submission(asked, context)
         if asked.snapshot:
             await self._keep(asked, context)
         await self._driver.submit(event)
+        if asked.request_id not in state.requests:  # somebody else's job of this name came between
+            await self._submission(asked, context)
         return Submitted(event.job)
+
+    async def _submission(self, asked: SubmitJob, context: Context) -> JobSubmitted:
+        try:
+            return job_submitted(self._driver.core.state, asked.request_id, asked.spec, self._drills)
+        except Rejected as rejected:
+            await _refuse(context, rejected)
+            raise
 
     async def _check_archive(self, asked: SubmitJob, context: Context) -> None:
         digest, data = asked.spec.snapshot, asked.snapshot
