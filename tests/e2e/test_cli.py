@@ -119,6 +119,12 @@ def test_a_program_with_a_fault_of_its_own_ends_with_its_traceback(shell: Shell,
     assert "ValueError: planted" in shell("jobs", name).out
 
 
+def test_a_command_that_is_no_python_gives_the_job_its_exit_code(shell: Shell) -> None:
+    ended = shell.ran("run", "--name", shell.name(), "--no-snapshot", "--", "sh", "-c", "echo working; exit 3")
+    assert ended.code == 3
+    assert ended.out.endswith("/0.0] working\n")
+
+
 def test_what_is_missing_on_the_nodes_ends_the_job_at_once(shell: Shell, here: Path) -> None:
     ended = shell.ran("run", "--name", shell.name(), "--", str(here / "nowhere"))
     assert ended.code == 2

@@ -277,7 +277,7 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
         if exited.last is not None:
             _victim(job, worker, exited.last.step, exited.last.micro_batch)
         cause = triage.of_exit(exited).cause
-        mark = triage.signature(exited.raised)
+        mark = triage.signature(exited.raised) or (f"exit code {exited.code}" if job.gang and exited.code > 0 else "")
         job.deaths = [*job.deaths[-DEATHS_KEPT:], Death(now, worker.name, worker.node, cause, mark, worker.was_member)]
         job.marks[worker.seat] = mark
 

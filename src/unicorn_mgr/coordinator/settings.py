@@ -52,6 +52,8 @@ class Settings(BaseModel):
     """Restarts are counted over this time."""
     restarts_max: Annotated[int, Field(ge=0)] = 100
     """Per job and window; a job may set its own."""
+    gang_restarts_max: Annotated[int, Field(ge=0)] = 3
+    """The same for a program that never calls attach(): all of it begins anew each time."""
     restart_free: Annotated[int, Field(ge=0)] = 10
     """Restarts of one (node, cause) in a window that are not delayed."""
     restart_delay_seconds: Seconds = 1.0

@@ -87,7 +87,7 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
         return  # observe mode: a first process is started, a lost one is not replaced
     reason = spent(c, job)
     if reason:
-        yield JobGivenUp(job.name, 1, reason)
+        yield JobGivenUp(job.name, _exit_code(job), reason)
         return
     ranks = sorted(job.seats)
     # A gang's processes meet by the number of its start: whoever comes late to one belongs to it.
@@ -108,6 +108,12 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
             job_step=max(job.committed, 0),
             reason=job.seats_reason if not job.incarnations.get(seat) else "replaces the one before",
         )
+
+
+def _exit_code(job: Job) -> int:
+    """A program that never called attach() gives the job its own."""
+    last = job.workers.get(job.deaths[-1].worker)
+    return last.exited.code if job.gang and last is not None and last.exited and last.exited.code > 0 else 1
 
 
 def _gang_may_start(c: Context, job: Job) -> bool:

@@ -14,7 +14,7 @@ def recent(c: Context, job: Job) -> list[Death]:
 
 def spent(c: Context, job: Job) -> str:
     """Why the job is not restarted any more; empty while it may be."""
-    limit = job.spec.restarts_max or c.settings.restarts_max
+    limit = job.spec.restarts_max or (c.settings.gang_restarts_max if job.gang else c.settings.restarts_max)
     count = len(recent(c, job))
     if count <= limit:
         return ""

@@ -105,14 +105,18 @@ def poison(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def same_everywhere(c: Context, job: Job) -> Iterator[Decision]:
-    """The same exception on every replica is the program's: another start would end alike."""
+    """The same exception on every replica is the program's: another start would end alike.
+
+    So is the same exit code of all processes that have not called attach().
+    """
     if job.over or job.give_up is not None or c.state.observes(job) or job.running or not job.seats:
         return
     marks = {job.marks.get(seat, "") for seat in job.seats}
     if len(marks) == 1 and marks != {""}:
         newest = [d.worker for d in job.deaths[-len(job.seats) :]]
         code = next((w.exited.code for w in job.workers.values() if w.name in newest and w.exited is not None), 1)
-        text = f"every worker raised the same\n{_last_words(c, job, newest)}".strip()
+        what = "ended alike" if min(marks).startswith("exit code") else "raised the same"
+        text = f"every worker {what}\n{_last_words(c, job, newest)}".strip()
         yield JobGivenUp(job.name, code if code > 0 else 1, text)
 
 
