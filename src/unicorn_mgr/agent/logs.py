@@ -59,13 +59,12 @@ def _owner(folder: Path) -> str:
 def bound(path: Path, bytes_max: int, punched: int) -> int:
     """Keep the newest `bytes_max` bytes of a growing file; returns up to where it is punched out."""
     try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return punched
-    until = (size - bytes_max) // BLOCK_BYTES * BLOCK_BYTES
-    if bytes_max <= 0 or until <= punched:
-        return punched
-    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        until = (path.stat().st_size - bytes_max) // BLOCK_BYTES * BLOCK_BYTES
+        if bytes_max <= 0 or until <= punched:
+            return punched
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return punched  # gone, or not ours to shorten
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         length = ctypes.c_int64(until - punched)

@@ -138,7 +138,10 @@ class _Line:
             case _Command.ADD:
                 key = await self._text()
                 amount = struct.unpack("<q", await self.reader.readexactly(8))[0]
-                self.writer.write(struct.pack("<q", (await self._ask("add", (key,), amount=amount)).number))
+                answer = await self._ask("add", (key,), amount=amount)
+                if answer.values:
+                    raise ValueError(f"{key} is no number")  # the protocol has no other way to say so
+                self.writer.write(struct.pack("<q", answer.number))
             case _Command.CHECK:
                 there = (await self._ask("check", await self._texts())).number
                 self.writer.write(_READY if there else _NOT_READY)

@@ -7,10 +7,15 @@ the calls on to here, over the stream they have anyway: no port is lost with a n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from unicorn_mgr.messages import StoreAnswer, StoreCall
+
+
+_NUMBER = re.compile(rb"-?[0-9]{1,20}")
+_TOO_LARGE = 1 << 63
 
 
 @dataclass(slots=True)
@@ -62,7 +67,7 @@ class KeyValueStores:
         store.waiting = still
 
     def _answer(self, store: _KeyValues, call: StoreCall) -> StoreAnswer | None:
-        """None: it has to wait."""
+        """None: it has to wait.  An add to what is no number is answered with what is there."""
         values, key = store.values, call.keys[0] if call.keys else ""
         match call.operation:
             case "set":
@@ -78,7 +83,10 @@ class KeyValueStores:
             case "check":
                 return StoreAnswer(call.id, call.worker, number=int(all(k in values for k in call.keys)))
             case "add":
-                total = int(values.get(key, b"0") or b"0") + call.amount
+                present = values.get(key, b"") or b"0"
+                total = int(present) + call.amount if _NUMBER.fullmatch(present) else _TOO_LARGE
+                if abs(total) >= _TOO_LARGE:
+                    return StoreAnswer(call.id, call.worker, (present,))
                 values[key] = str(total).encode()
                 return StoreAnswer(call.id, call.worker, number=total)
             case "compare_set":
