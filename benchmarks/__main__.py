@@ -1,0 +1,72 @@
+"""`python -m benchmarks`: measure, and report what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.cluster import ROOT, Failed
+from benchmarks.result import Options, Result, markdown, this_machine, today
+from unicorn_mgr.cli.common import Problem
+
+NAMES = ("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint")
+RESULTS = ROOT / "benchmarks" / "results"
+RESULTS_QUICK = ROOT / "runs" / "benchmarks"
+
+
+def main() -> int:
+    """Run what is asked for; returns the exit code."""
+    args = arguments()
+    if args.report:
+        print(report.write(args.out or RESULTS))
+        return 0
+    unknown = [name for name in args.names if name not in NAMES]
+    if unknown:
+        sys.stderr.write(f"benchmarks: names: {', '.join(unknown)}: want some of {', '.join(NAMES)}\n")
+        return 2
+    out = args.out or (RESULTS_QUICK if args.quick else RESULTS)
+    failed = [name for name in args.names or NAMES if not measure(name, args, out)]
+    if failed:
+        sys.stderr.write(f"benchmarks: not carried out: {', '.join(failed)}\n")
+    return 1 if failed else 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, and report what was measured.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}; all if none is given")
+    parser.add_argument("--quick", action="store_true", help="under a minute each: shows that they work, no more")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where results are kept")
+    parser.add_argument("--seed", type=int, default=1, help="of random moments and victims")
+    parser.add_argument("--report", action="store_true", help="write the newest results into benchmarks/README.md")
+    return parser.parse_args()
+
+
+def measure(name: str, args: argparse.Namespace, out: Path) -> bool:
+    """Run one and keep what it found."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    machine = this_machine()
+    folder = Path(tempfile.mkdtemp(prefix="ub-"))
+    print(f"{name}: {module.TITLE} ...", file=sys.stderr, flush=True)
+    began = time.monotonic()
+    try:
+        found = module.run(Options(args.quick, args.seed, folder / "c"))
+    except (Failed, Problem) as why:
+        sys.stderr.write(f"benchmarks: {name}: {why}\n")
+        return False
+    flags = " --quick" * args.quick + (f" --seed {args.seed}" if args.seed != 1 else "")
+    command = f".venv/bin/python -m benchmarks {name}{flags}"
+    result = Result(name, module.TITLE, command, args.quick, today(), time.monotonic() - began, machine, found)
+    result.write(out)
+    shutil.rmtree(folder)
+    print(markdown(result), flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the measured processes run."""

@@ -1,0 +1,94 @@
+"""Blocks of steps by unicorn and by DistributedDataParallel in turns, in the same processes.
+
+Both have a model and an optimizer of their own, begun alike, and the same batches.  What
+slows this machine down for a while slows both down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import unicorn_mgr as unicorn
+from benchmarks.scripts.ddp import Loss, gradient
+from benchmarks.scripts.task import MICRO_BATCHES, Records, batch, model_and_optimizer, update, worker_name
+
+WARM_UP_STEPS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pairs", type=int, required=True)
+    parser.add_argument("--block", type=int, required=True, help="steps of a block")
+    args = parser.parse_args()
+    records = Records(args.out / "records", worker_name())
+    dist.init_process_group("gloo")
+    theirs = Plain()
+    with unicorn.attach() as job:
+        ours = Ours(job, WARM_UP_STEPS + args.pairs * args.block)
+        ours.run(WARM_UP_STEPS)
+        theirs.run(WARM_UP_STEPS)
+        for pair in range(args.pairs):
+            sides: dict[str, Ours | Plain] = {"ours": ours, "theirs": theirs}
+            order = sorted(sides, reverse=pair % 2 == 1)
+            records.write(what="pair", pair=pair, **{name: timed(sides[name], args.block) for name in order})
+        ours.end()
+    pairs = zip(ours.model.parameters(), theirs.model.parameters(), strict=True)
+    records.write(what="ended", distance=max(float((a - b).detach().abs().max()) for a, b in pairs))
+    dist.destroy_process_group()
+
+
+def timed(side: Ours | Plain, steps: int) -> float:
+    """Seconds per step of a block that all ranks begin together."""
+    dist.barrier()
+    began = time.monotonic()
+    side.run(steps)
+    return (time.monotonic() - began) / steps
+
+
+class Ours:
+    """The training as a job of unicorn."""
+
+    def __init__(self, job: unicorn.Job, steps: int) -> None:
+        self.model, self._optimizer = model_and_optimizer()
+        self._training = job.train(self.model, self._optimizer, MICRO_BATCHES)
+        self._steps = steps
+
+    def run(self, count: int) -> None:
+        """The next `count` steps."""
+        for _ in range(count):
+            step = self._training.begin(self._steps)
+            assert step is not None, "too few steps"
+            for number in step.micro_batches():
+                step.backward(self.model.loss(batch(step.number, number)))
+            update(self.model, self._optimizer)
+            self._training.end(step)
+
+    def end(self) -> None:
+        """All steps have been made."""
+        assert self._training.begin(self._steps) is None, "too many steps"
+
+
+class Plain:
+    """The same training as torch's documentation has it."""
+
+    def __init__(self) -> None:
+        self.model, self._optimizer = model_and_optimizer()
+        self._wrapped = DistributedDataParallel(Loss(self.model), gradient_as_bucket_view=True)
+        self._step = 0
+
+    def run(self, count: int) -> None:
+        """The next `count` steps."""
+        for _ in range(count):
+            gradient(self._wrapped, self._step)
+            update(self.model, self._optimizer)
+            self._step += 1
+
+
+if __name__ == "__main__":
+    main()
