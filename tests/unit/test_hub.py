@@ -69,7 +69,7 @@ def test_a_worker_may_attach_before_its_template_has_told_of_it(
             while not any(isinstance(e, WorkerSaid) for e in emitted):
                 assert template.said is None or not template.said.at_eof(), await _answer(template.said)
                 await asyncio.sleep(0.01)
-        hub.close()
+        await hub.close()
         await host.close()
         return [type(e) for e in emitted]
 

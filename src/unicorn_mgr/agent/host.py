@@ -82,8 +82,7 @@ class Host:
             self._adopt(found)
             if found.status is not None:
                 statuses[found.worker] = found.status
-        known = {p.pid for p in self.processes.values()}
-        for pid in processes.strays(self.config.socket, known):
+        for pid in processes.strays(self.config.socket, self.processes):
             log.warning("a stray process of an earlier agent is ended", pid=pid)
             with_suppressed_kill(pid)
         for worker, status in statuses.items():
@@ -113,6 +112,9 @@ class Host:
         known = self._spawning[order.worker] = asyncio.Event()
         try:
             await self._spawn_known(order, snapshot)
+        except Exception as failed:  # our bug: it is told as what it is, since nothing else would start this worker
+            log.exception("a worker could not be started", worker=order.worker)
+            self._emit(NotSpawned(order.worker, f"internal error: {failed!r}"))
         finally:
             del self._spawning[order.worker]
             known.set()
@@ -151,6 +153,7 @@ class Host:
             if s.index == i and s.device.startswith("cuda")
         )
         local_rank = order.local_slots.index(order.slot) if order.slot in order.local_slots else 0
+        local_size = len(order.local_slots) or 1
         ours = {
             "UNICORN_AGENT": str(self.config.socket),
             "UNICORN_WORKER": order.worker,
@@ -159,8 +162,11 @@ class Host:
             "RANK": str(order.rank),
             "WORLD_SIZE": str(order.world_size),
             "LOCAL_RANK": str(local_rank),
-            "LOCAL_WORLD_SIZE": str(len(order.local_slots) or 1),
-            "GROUP_RANK": "0",
+            "LOCAL_WORLD_SIZE": str(local_size),
+            "GROUP_RANK": str(order.rank // local_size),
+            "ROLE_NAME": "default",
+            "ROLE_RANK": str(order.rank),
+            "ROLE_WORLD_SIZE": str(order.world_size),
             "MASTER_ADDR": self.config.address,
             "MASTER_PORT": str(store_port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -33,6 +33,8 @@ class Hub:
         self._host = host
         self._emit = emit
         self._server: asyncio.Server | None = None
+        self._closing = False
+        self._lines: dict[asyncio.Task[object], asyncio.StreamWriter] = {}
 
     async def open(self) -> None:
         """Listen; only this user may connect."""
@@ -41,10 +43,14 @@ class Hub:
         self._server = await asyncio.start_unix_server(self._serve, str(self._path))
         self._path.chmod(0o600)
 
-    def close(self) -> None:
-        """No new connections."""
+    async def close(self) -> None:
+        """End all connections; workers come back to the next agent."""
         if self._server is not None:
             self._server.close()
+        self._closing = True
+        for writer in self._lines.values():
+            writer.close()
+        await asyncio.gather(*self._lines)
 
     def tell(self, worker: str, body: Directive) -> None:
         """Pass a directive to a worker, if it is connected; if not it is told when it attaches."""
@@ -54,6 +60,9 @@ class Hub:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         process: Process | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        self._lines[task] = writer
         try:
             first = await _read(reader)
             if isinstance(first, Attach):
@@ -72,12 +81,13 @@ class Hub:
             log.warning("a worker said something unknown", why=str(wrong))
         finally:
             writer.close()
+            del self._lines[task]
             if process is not None and process.writer is writer:
                 process.writer = None
                 self._line_lost(process)
 
     def _line_lost(self, process: Process) -> None:
-        if process.ended:
+        if process.ended or self._closing:
             return
         if is_exiting(process.pid):
             self._host.dying(process, "socket")

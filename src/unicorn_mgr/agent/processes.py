@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,16 +135,16 @@ def signal_session(leader: int, number: int) -> int:
     return count
 
 
-def strays(socket_path: Path, known: set[int]) -> list[int]:
+def strays(socket_path: Path, known: Collection[str]) -> list[int]:
     """Processes that belong to this agent's socket and to no worker it knows: of an earlier incarnation."""
-    mark = f"UNICORN_AGENT={socket_path}\0".encode()
+    mark = f"UNICORN_AGENT={socket_path}".encode()
+    theirs = {f"UNICORN_WORKER={worker}".encode() for worker in known}
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdecimal() and int(entry) != os.getpid():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                environment = Path(f"/proc/{entry}/environ").read_bytes() + b"\0"
-                session = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[3])
-                if mark in environment and session not in known:
+            with contextlib.suppress(OSError):
+                environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                if mark in environment and theirs.isdisjoint(environment):
                     found.append(int(entry))
     return found
 

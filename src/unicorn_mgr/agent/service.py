@@ -24,6 +24,7 @@ from unicorn_mgr.agent.hub import Hub
 from unicorn_mgr.agent.link import Link, LinkRefused
 from unicorn_mgr.agent.processes import stacks_of
 from unicorn_mgr.agent.snapshots import SnapshotError, folder_of, unpack
+from unicorn_mgr.agent.templates import socket_of
 from unicorn_mgr.effects.agent import (
     AgentAction,
     AgentEvent,
@@ -109,8 +110,10 @@ class AgentService:
             )
         )
         path = config.runtime / f"{config.node}.sock"
-        if len(str(path)) > 100:
-            raise AgentError(f"runtime: {config.runtime}: its path is too long for a socket; choose a shorter one")
+        for option, socket_path in (("data", path), ("templates", socket_of(config.templates, ""))):
+            if len(os.fsencode(socket_path)) > SOCKET_PATH_BYTES_MAX:
+                folder = socket_path.parent
+                raise AgentError(f"{option}: {folder}: its path is too long for a socket; choose a shorter --{option}")
         host_config = HostConfig(
             node=config.node,
             slots=config.slots,
@@ -167,7 +170,7 @@ class AgentService:
         except* LinkRefused as refused:
             raise AgentError(str(refused.exceptions[0])) from None
         finally:
-            self._hub.close()
+            await self._hub.close()
             await self._host.close()
 
     # -- the core ------------------------------------------------------------------------
@@ -326,6 +329,7 @@ class AgentService:
 
 
 DRILL_EXIT_CODE = 86
+SOCKET_PATH_BYTES_MAX = 107
 
 
 def _check_credentials(config: AgentConfig) -> None:

@@ -52,6 +52,11 @@ class Found:
     status: int | None = None
 
 
+def socket_of(folder: Path, key: str) -> Path:
+    """Where the template for a kind of workers is found."""
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.sock"
+
+
 def import_time(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that a template must be started with."""
     return {
@@ -139,7 +144,7 @@ class TemplatePool:
     ) -> _Line:
         started_with = import_time(environment)
         key = json.dumps([interpreter, flags, started_with, bare, os.getuid()])
-        path = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.sock"
+        path = socket_of(self._folder, key)
         async with self._opening.setdefault(path, asyncio.Lock()):
             if path in self._lines:
                 return self._lines[path]

@@ -219,5 +219,5 @@ def end_workers(folder: Path) -> None:
     from unicorn_mgr.agent.processes import strays  # noqa: PLC0415
 
     for data in sorted(folder.glob("node-*/")):
-        for pid in strays(agent_runtime(data, data.name) / f"{data.name}.sock", set()):
+        for pid in strays(agent_runtime(data, data.name) / f"{data.name}.sock", ()):
             with_suppressed_kill(pid)
