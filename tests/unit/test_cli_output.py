@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -208,6 +209,22 @@ def test_on_a_terminal_the_same_words_stand_in_a_table(monkeypatch: pytest.Monke
     assert "\x1b[" in text
     for words in ("c0ffee", "term 3", "ALARM: 3 of 4", "`unicorn resume` ends it", "`unicorn observe off`", "node-0"):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"), [(200, ["A", "B", "C", "D"]), (30, ["A", "B", "D"]), (20, ["A", "D"]), (9, ["A", "D"])]
+)
+def test_on_a_narrow_terminal_the_least_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, columns: int, shown: list[str]
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout", terminal)
+    show.show_table(("A", "?B", "?>C", "D"), [("a", "b" * 10, "c" * 10, "why it is so")], "none")
+    head = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()[0]
+    assert head.split() == shown
 
 
 def test_the_story_of_an_open_incident_of_a_node(shown: Shown) -> None:

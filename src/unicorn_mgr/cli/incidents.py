@@ -9,7 +9,7 @@ import typer
 
 from unicorn_mgr.cli import shapes
 from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
-from unicorn_mgr.cli.show import ago, clock, count, duration, say, show_json, show_table, when
+from unicorn_mgr.cli.show import ago, clock, count, duration, lately, say, show_json, show_table, when
 from unicorn_mgr.messages import ClusterView, EventLine, IncidentRequest, IncidentStory, IncidentView
 
 COLUMNS = (
@@ -18,11 +18,11 @@ COLUMNS = (
     "OPENED",
     "WHO",
     "CAUSE",
-    "SEVERITY",
-    "DETECTED BY",
-    ">DETECTED S",
-    ">HEALED S",
-    ">STEPS LOST",
+    "?SEVERITY",
+    "?DETECTED BY",
+    "?>DETECT S",
+    ">HEAL S",
+    ">LOST",
     ">REDONE",
 )
 PHASES = {
@@ -122,7 +122,7 @@ def _row(incident: IncidentView) -> tuple[str, ...]:
     return (
         incident.id,
         f"{incident.state} (observed)" if incident.would_have else incident.state,
-        when(incident.opened_at),
+        lately(incident.opened_at),
         _who(incident),
         incident.cause,
         incident.severity,

@@ -17,12 +17,12 @@ COLUMNS = (
     "STATE",
     ">SIZE",
     ">STEP",
-    ">S/STEP",
-    ">EPOCH",
-    ">RESTARTS",
-    ">INCIDENTS",
+    "?>S/STEP",
+    "?>EPOCH",
+    "?>RESTARTS",
+    "?>INCIDENTS",
     ">ETTR",
-    ">CHECKPOINT",
+    "?>CHECKPOINT",
     "REASON",
 )
 WORKER_COLUMNS = ("WORKER", "NODE", ">SLOT", ">PID", "STATE", ">STEP", "PHASE")

@@ -12,7 +12,7 @@ from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, TlsOpt
 from unicorn_mgr.cli.show import duration, show_json, show_table
 from unicorn_mgr.messages import NodeView
 
-COLUMNS = ("NODE", "STATE", ">SLOTS", "ADDRESS", "WORKERS", "REASON")
+COLUMNS = ("NODE", "STATE", ">SLOTS", "?ADDRESS", "WORKERS", "REASON")
 WORKERS_SHOWN = 4
 
 

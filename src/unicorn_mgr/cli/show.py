@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -59,40 +60,53 @@ def note(text: str) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], nothing: str) -> None:
-    """Rows under their columns; a column whose title begins with > is aligned to the right.
+    """Rows under their columns; `nothing` is said if there are none.
 
-    `nothing` is said if there are no rows.
+    A title says how its column is shown: > aligns it to the right, and ? leaves it out, the
+    last one first, where the terminal is too narrow for all.
     """
     cells = [list(row) for row in rows]
+    found = [_Column(c.strip(">?"), ">" in c, "?" in c, [row[i] for row in cells]) for i, c in enumerate(columns)]
     if not cells:
         say(nothing, "dim")
     elif sys.stdout.isatty():
-        _show_on_terminal(columns, cells)
+        _show_on_terminal(found)
     else:
-        _show_aligned(columns, cells)
+        _show_aligned(found)
 
 
-def _show_on_terminal(columns: Sequence[str], rows: list[list[str]]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    right: bool
+    optional: bool
+    cells: list[str]
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (self.title, *self.cells)))
+
+
+def _show_on_terminal(columns: list[_Column]) -> None:
+    console = Console(highlight=False)
+    while sum(c.width + 2 for c in columns) > console.width and any(c.optional for c in columns):
+        columns.remove([c for c in columns if c.optional][-1])
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(
-            column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold", no_wrap=False
-        )
-    for row in rows:
+        wraps = column is columns[-1]
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=not wraps)
+    for row in zip(*(c.cells for c in columns), strict=True):
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
-def _show_aligned(columns: Sequence[str], rows: list[list[str]]) -> None:
+def _show_aligned(columns: list[_Column]) -> None:
     """Never cut and never wrapped: one row is one line, for grep and awk."""
-    lines = [[column.lstrip(">") for column in columns], *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    for line in lines:
-        padded = (
-            cell.rjust(width) if column.startswith(">") else cell.ljust(width)
-            for cell, width, column in zip(line, widths, columns, strict=True)
-        )
-        sys.stdout.write(f"{'  '.join(padded).rstrip()}\n")
+    padded = [
+        [cell.rjust(c.width) if c.right else cell.ljust(c.width) for cell in (c.title, *c.cells)] for c in columns
+    ]
+    for line in zip(*padded, strict=True):
+        sys.stdout.write(f"{'  '.join(line).rstrip()}\n")
 
 
 # -- words ----------------------------------------------------------------------------------
@@ -101,6 +115,12 @@ def _show_aligned(columns: Sequence[str], rows: list[list[str]]) -> None:
 def when(at: float) -> str:
     """Seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def lately(at: float) -> str:
+    """The same, without today's date."""
+    date, _, hour = when(at).partition(" ")
+    return hour if date == when(time.time()).partition(" ")[0] else f"{date} {hour}"
 
 
 def clock(at: float) -> str:
