@@ -96,7 +96,8 @@ class Clients:
     async def _keep(self, asked: SubmitJob, context: Context) -> None:
         store = self._driver.store
         try:
-            await asyncio.to_thread(store.keep_file, asked.spec.snapshot, asked.snapshot, time.time())
+            wanted = {job.spec.snapshot for job in self._driver.core.state.jobs.values() if not job.over}
+            await asyncio.to_thread(store.keep_file, asked.spec.snapshot, asked.snapshot, time.time(), wanted)
         except SqliteError as failed:
             why = f"workdir: its files can't be kept in {store.folder} of the coordinator ({failed}); free space there"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)

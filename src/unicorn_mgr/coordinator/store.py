@@ -14,7 +14,8 @@ import secrets
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -27,6 +28,12 @@ from unicorn_mgr.effects import coordinator as e
 SCHEMA = 1
 SNAPSHOT_EVERY_ENTRIES = 5_000
 ENTRIES_KEPT = 200_000
+
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What reading a damaged file raises: what is wrong may be quoted, and be no text any more."""
+
+FILE_SPARED_SECONDS = 3600.0
+"""An archive this new may be of a job that is just being submitted."""
 
 _EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*get_args(e.Fact), *get_args(e.Decision))}
 _TOLD: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(get_type_hints(e.WorkerTold)["fact"])}
@@ -85,13 +92,13 @@ class Store:
             self._claim()
         self._db = self._connect()
         try:
+            self._prepare()
             self.cluster, self.secret = self._identify()
+            self.number, snapshot = self._newest_numbers()
         except StoreError:
             self.close()
             raise
-        row = self._db.execute("SELECT max(number) FROM entries").fetchone()
-        self.number: int = row[0] or self._snapshot_number()
-        self._since_snapshot = self.number - self._snapshot_number()
+        self._since_snapshot = self.number - snapshot
 
     def _claim(self) -> None:
         try:
@@ -102,11 +109,23 @@ class Store:
         try:
             fcntl.flock(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as failed:
+            os.close(self._claimed)
             raise StoreError(f"data: {self.folder}: another coordinator uses it; stop that one first") from failed
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            db = sqlite3.connect(self._uri(), uri=True, check_same_thread=False, isolation_level=None, timeout=10)
+            return sqlite3.connect(self._uri(), uri=True, check_same_thread=False, isolation_level=None, timeout=10)
+        except DAMAGE as failed:
+            self._let_go()
+            raise self._unusable(str(failed)) from failed
+
+    def _let_go(self) -> None:
+        if not self._read_only:
+            os.close(self._claimed)
+
+    def _prepare(self) -> None:
+        db = self._db
+        try:
             if not self._read_only:
                 self._path.chmod(0o600)
                 db.execute("PRAGMA journal_mode=WAL")
@@ -115,8 +134,7 @@ class Store:
                 if self._read_only:
                     raise StoreError(f"journal: {self._path}: there is nothing in it that a coordinator has written")
                 self._create(db)
-            return db
-        except sqlite3.DatabaseError as failed:
+        except DAMAGE as failed:
             raise self._unusable(str(failed)) from failed
 
     def _uri(self) -> str:
@@ -141,6 +159,7 @@ class Store:
         db.execute("COMMIT")
 
     def _unusable(self, why: str) -> StoreError:
+        why = " ".join(why.split())  # SQLite may quote a statement of several lines
         if self._read_only:
             return StoreError(f"journal: {self._path}: {why}; give the journal of a coordinator, or a backup of it")
         return StoreError(f"data: {self._path}: {why}; restore it from a backup or choose another --data")
@@ -149,7 +168,7 @@ class Store:
         try:
             meta = dict(self._db.execute("SELECT key, value FROM meta"))
             found, cluster, secret = int(meta["schema"]), meta["cluster"], bytes.fromhex(meta["secret"])
-        except (sqlite3.DatabaseError, KeyError, ValueError) as failed:
+        except (*DAMAGE, KeyError, ValueError) as failed:
             raise self._unusable(f"it is damaged ({failed})") from failed
         if found != SCHEMA:
             raise StoreError(
@@ -162,11 +181,9 @@ class Store:
 
     def next_term(self) -> int:
         """A term higher than any before, durable when this returns."""
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            term = int(self._db.execute("SELECT value FROM meta WHERE key='term'").fetchone()[0]) + 1
-            self._db.execute("UPDATE meta SET value=? WHERE key='term'", (str(term),))
-            self._db.execute("COMMIT")
+        with self._transaction() as db:
+            term = int(db.execute("SELECT value FROM meta WHERE key='term'").fetchone()[0]) + 1
+            db.execute("UPDATE meta SET value=? WHERE key='term'", (str(term),))
         return term
 
     def append(self, lines: Sequence[tuple[float, float, e.Event]]) -> int:
@@ -176,14 +193,8 @@ class Store:
         for offset, (at, wall, event) in enumerate(lines):
             kind, body = dump_event(event)
             rows.append((first + offset, at, wall, kind, body, _checksum(kind, body)))
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", rows)
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
+        with self._transaction() as db:
+            db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", rows)
         self.number += len(rows)
         self._since_snapshot += len(rows)
         return first
@@ -196,39 +207,56 @@ class Store:
     def snapshot(self, state: ClusterState, at: float) -> None:
         """Dump the state as it is after the newest entry, and drop what is too old."""
         text = _STATE.dump_json(state).decode()
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction() as db:
             row = (self.number, at, text, _checksum("snapshot", text))
-            self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
-            self._db.execute("DELETE FROM snapshots WHERE number < (SELECT max(number) FROM snapshots)")
-            self._db.execute("DELETE FROM entries WHERE number <= ?", (self.number - ENTRIES_KEPT,))
-            self._db.execute("COMMIT")
+            db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
+            db.execute("DELETE FROM snapshots WHERE number < (SELECT max(number) FROM snapshots)")
+            db.execute("DELETE FROM entries WHERE number <= ?", (self.number - ENTRIES_KEPT,))
         self._since_snapshot = 0
 
-    def keep_file(self, digest: str, data: bytes, wall: float) -> None:
-        """Keep a submitted archive, under its digest."""
+    def keep_file(self, digest: str, data: bytes, wall: float, wanted: Collection[str]) -> None:
+        """Keep a submitted archive, under its digest; old ones that no job wants any more make way."""
+        with self._transaction() as db:
+            kept = "INSERT INTO files VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET added = excluded.added"
+            db.execute(kept, (digest, data, wall))
+            old = db.execute("SELECT digest FROM files WHERE added < ?", (wall - FILE_SPARED_SECONDS,)).fetchall()
+            db.executemany("DELETE FROM files WHERE digest = ?", [row for row in old if row[0] not in wanted])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it is durable afterwards, or none of it has happened."""
         with self._lock:
-            self._db.execute("INSERT OR IGNORE INTO files VALUES (?, ?, ?)", (digest, data, wall))
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                # A full disk has rolled it back already.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
 
     def close(self) -> None:
         """Let another process have the directory."""
         with self._lock:
             self._db.close()
-        if not self._read_only:
-            os.close(self._claimed)
+        self._let_go()
 
     # -- reading -------------------------------------------------------------------------
 
     def recover(self) -> Recovered:
         """The newest snapshot, and every entry after it.  Raises `StoreError` for a damaged one."""
         state, after, at = ClusterState(), 0, 0.0
-        row = self._db.execute("SELECT number, at, state, checksum FROM snapshots ORDER BY number DESC").fetchone()
+        row = self._newest_snapshot()
         if row is not None:
             after, at, text, checksum = row
             if checksum != _checksum("snapshot", text):
                 raise StoreError(f"data: {self._path}: snapshot {after} is damaged; restore the journal from a backup")
             state = _STATE.validate_json(text)
         entries = list(self.entries(after))
+        for expected, entry in enumerate(entries, after + 1):
+            if entry.number != expected:
+                raise StoreError(f"data: {self._path}: entry {expected} is missing; restore the journal from a backup")
         return Recovered(state, entries, entries[-1].at if entries else at)
 
     def recover_until(self, number: int) -> Recovered:
@@ -236,7 +264,7 @@ class Store:
         entries = list(self.entries(0, until=number))
         if not entries or entries[0].number != 1:
             raise StoreError(
-                f"until: {number}: entries before {self._snapshot_number()} are not all kept any more; "
+                f"until: {number}: entries before {self._newest_numbers()[1]} are not all kept any more; "
                 "give a higher number, or leave --until out"
             )
         return Recovered(ClusterState(), entries, entries[-1].at)
@@ -252,7 +280,7 @@ class Store:
                 rows: Iterable[tuple[int, float, float, str, str, int]] = self._db.execute(
                     query, (after, until, limit)
                 ).fetchall()
-            except sqlite3.DatabaseError as failed:
+            except DAMAGE as failed:
                 raise self._unusable(str(failed)) from failed
         for number, at, wall, kind, body, checksum in rows:
             if checksum != _checksum(kind, body):
@@ -262,15 +290,29 @@ class Store:
                 )
             yield Entry(number, at, wall, load_event(kind, body))
 
+    def _newest_snapshot(self) -> tuple[int, float, str, int] | None:
+        try:
+            row: tuple[int, float, str, int] | None = self._db.execute(
+                "SELECT number, at, state, checksum FROM snapshots ORDER BY number DESC"
+            ).fetchone()
+        except DAMAGE as failed:
+            raise self._unusable(str(failed)) from failed
+        return row
+
     def file(self, digest: str) -> bytes | None:
         """A submitted archive."""
         with self._lock:
             row = self._db.execute("SELECT data FROM files WHERE digest=?", (digest,)).fetchone()
         return row[0] if row else None
 
-    def _snapshot_number(self) -> int:
-        row = self._db.execute("SELECT max(number) FROM snapshots").fetchone()
-        return int(row[0] or 0)
+    def _newest_numbers(self) -> tuple[int, int]:
+        """Of the entries, and of the snapshots."""
+        try:
+            (entry,) = self._db.execute("SELECT max(number) FROM entries").fetchone()
+            (snapshot,) = self._db.execute("SELECT max(number) FROM snapshots").fetchone()
+        except DAMAGE as failed:
+            raise self._unusable(str(failed)) from failed
+        return max(entry or 0, snapshot or 0), snapshot or 0
 
 
 _adapters: dict[type[Any], TypeAdapter[Any]] = {}
