@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 from benchmarks import report
@@ -17,6 +18,7 @@ from unicorn_mgr.cli.common import Problem
 
 NAMES = ("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint")
 RESULTS = ROOT / "benchmarks" / "results"
+SOAK_MINUTES = 10.0
 RESULTS_QUICK = ROOT / "runs" / "benchmarks"
 
 
@@ -24,7 +26,7 @@ def main() -> int:
     """Run what is asked for; returns the exit code."""
     args = arguments()
     if args.report:
-        print(report.write(args.out or RESULTS))
+        print(report.write(args.out or RESULTS, NAMES))
         return 0
     unknown = [name for name in args.names if name not in NAMES]
     if unknown:
@@ -43,6 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="under a minute each: shows that they work, no more")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results are kept")
     parser.add_argument("--seed", type=int, default=1, help="of random moments and victims")
+    parser.add_argument("--soak-minutes", type=float, default=SOAK_MINUTES, help="how long soak runs")
     parser.add_argument("--report", action="store_true", help="write the newest results into benchmarks/README.md")
     return parser.parse_args()
 
@@ -55,11 +58,16 @@ def measure(name: str, args: argparse.Namespace, out: Path) -> bool:
     print(f"{name}: {module.TITLE} ...", file=sys.stderr, flush=True)
     began = time.monotonic()
     try:
-        found = module.run(Options(args.quick, args.seed, folder / "c"))
+        found = module.run(Options(args.quick, args.seed, folder / "c", args.soak_minutes))
     except (Failed, Problem) as why:
         sys.stderr.write(f"benchmarks: {name}: {why}\n")
         return False
+    except Exception:  # noqa: BLE001 - a bug in one must not cost the figures of the others
+        traceback.print_exc()
+        return False
     flags = " --quick" * args.quick + (f" --seed {args.seed}" if args.seed != 1 else "")
+    if name == "soak" and args.soak_minutes != SOAK_MINUTES:
+        flags += f" --soak-minutes {args.soak_minutes:g}"
     command = f".venv/bin/python -m benchmarks {name}{flags}"
     result = Result(name, module.TITLE, command, args.quick, today(), time.monotonic() - began, machine, found)
     result.write(out)

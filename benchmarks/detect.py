@@ -17,7 +17,7 @@ from unicorn_mgr.messages import IncidentView, WorkerView
 
 TITLE = "seconds until the coordinator knows of a fault, at default settings"
 WORKERS = 4
-TIMES = {"kill": 10, "exception": 10, "hang": 4, "silent node": 5, "dead node": 5}
+TIMES = {"kill": 10, "exception": 10, "hang": 4, "silent node": 4, "dead node": 4}
 TIMES_QUICK = {"kill": 1, "exception": 1, "hang": 1, "silent node": 1, "dead node": 1}
 CALM_STEPS = 8
 QUIET_SECONDS = 1.0

@@ -32,7 +32,10 @@ def interval(
     if not values:
         raise ValueError("no samples")
     chance = random.Random(seed)
-    found = [statistic(chance.choices(values, k=len(values))) for _ in range(RESAMPLES)]
+    return _middle([statistic(chance.choices(values, k=len(values))) for _ in range(RESAMPLES)])
+
+
+def _middle(found: Sequence[float]) -> Interval:
     tail = 100 * (1 - CONFIDENCE) / 2
     return percentile(found, tail), percentile(found, 100 - tail)
 
@@ -42,6 +45,21 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     if len(ours) != len(theirs):
         raise ValueError(f"{len(ours)} samples of ours, {len(theirs)} of theirs: not pairs")
     return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def ratio_of_medians(
+    numerators: Sequence[float], denominators: Sequence[float], seed: int = 0
+) -> tuple[float, Interval]:
+    """Of two sets of samples that are no pairs, with its 95 % bootstrap interval."""
+    if not numerators or not denominators:
+        raise ValueError("no samples")
+    chance = random.Random(seed)
+    found = [
+        median(chance.choices(numerators, k=len(numerators)))
+        / median(chance.choices(denominators, k=len(denominators)))
+        for _ in range(RESAMPLES)
+    ]
+    return median(numerators) / median(denominators), _middle(found)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:

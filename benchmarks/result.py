@@ -13,8 +13,11 @@ from typing import Any
 
 from benchmarks.numbers import summary
 
-BUSY_SHARE = 0.5
-"""More runnable processes per core than this, before a benchmark has begun, disturb its figures."""
+BUSY_SHARE = 0.1
+"""With more of the machine's time than this used by others before a benchmark begins, its figures say little."""
+
+BUSY_SECONDS = 2.0
+"""For so long that is watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Options:
     seed: int
     folder: Path
     """For everything it writes while it runs."""
+    soak_minutes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +69,13 @@ class Machine:
     kernel: str
     python: str
     torch: str
-    load_before: float
-    """Load average of the last minute, just before it began."""
+    busy_share: float
+    """Of all cores' time, used by others just before it began."""
 
     @property
     def busy(self) -> bool:
         """Something else was running: its figures say little."""
-        return self.load_before > BUSY_SHARE * self.cores
+        return self.busy_share > BUSY_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def this_machine() -> Machine:
         kernel=platform.release(),
         python=platform.python_version(),
         torch=torch.__version__,
-        load_before=round(os.getloadavg()[0], 2),
+        busy_share=round(_busy_share(), 3),
     )
 
 
@@ -150,13 +154,13 @@ def markdown(result: Result) -> str:
     if result.quick:
         lines.append("- A quick run: it shows that the benchmark works, its figures mean little.")
     if machine.busy:
-        lines.append(f"- The machine was busy (load {machine.load_before} before it began): do not trust the figures.")
+        lines.append(f"- {machine.busy_share:.0%} of the machine was in use before it began: do not trust the figures.")
     lines += [
         "",
         words(f"""
             `{result.command}`, {result.date}, {result.took_seconds:.0f} s, on {machine.cpu}, {machine.cores} cores,
-            {machine.memory_gib:g} GiB, Linux {machine.kernel}, Python {machine.python}, torch {machine.torch}, load
-            {machine.load_before:g} before it began
+            {machine.memory_gib:g} GiB, Linux {machine.kernel}, Python {machine.python}, torch {machine.torch}; others
+            used {machine.busy_share:.0%} of it before
         """),
         "",
     ]
@@ -193,6 +197,19 @@ def plain(value: float) -> str:
     size = abs(value)
     digits = 4 if size < 0.01 else 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
     return f"{value:.{digits}f}"
+
+
+def _busy_share() -> float:
+    before = _cpu_times()
+    time.sleep(BUSY_SECONDS)
+    passed = [now - then for now, then in zip(_cpu_times(), before, strict=True)]
+    idle, waiting = passed[3], passed[4]
+    return 1 - (idle + waiting) / sum(passed)
+
+
+def _cpu_times() -> list[int]:
+    """Ticks of all cores: user, nice, system, idle, waiting for disks, and so on."""
+    return [int(field) for field in _lines("/proc/stat")[0].split()[1:9]]
 
 
 def _lines(path: str) -> list[str]:
