@@ -494,12 +494,21 @@ def _defined(tree: ast.Module) -> Iterator[tuple[_Definition, str]]:
                     yield node, name
             case ast.ClassDef(name=name, bases=bases):
                 yield node, name
+                if any(isinstance(b, ast.Name) and b.id == "BaseModel" for b in bases):
+                    yield from _settings(node)
                 # A base of somebody else's may call what nothing here mentions.
                 for inner in node.body if not bases else ():
                     if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("__"):
                         yield inner, inner.name
             case _:
                 pass
+
+
+def _settings(node: ast.ClassDef) -> Iterator[tuple[_Definition, str]]:
+    """Numbers that somebody may set: one that nothing reads is a promise nobody keeps."""
+    for inner in node.body:
+        if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+            yield inner, inner.target.id
 
 
 # -- words ----------------------------------------------------------------------------------

@@ -211,6 +211,7 @@ def test_a_file_that_nothing_uses_is_found() -> None:
         ("LIMIT_SECONDS = 3", "LIMIT_SECONDS"),
         ("class Used:\n    def forgotten(self):\n        pass\nUsed()", "forgotten"),
         ("class Forgotten:\n    pass", "Forgotten"),
+        ("class Settings(BaseModel):\n    forgotten_seconds: float = 1.0\nSettings()", "forgotten_seconds"),
     ],
 )
 def test_a_name_that_nothing_mentions_is_found(source: str, name: str) -> None:
