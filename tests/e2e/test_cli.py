@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -144,8 +145,9 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while text not in self.shown:
             assert time.monotonic() < deadline, f"{text!r} was not shown: {self.shown!r}"
-            with contextlib.suppress(OSError):
-                self.shown += os.read(self.screen, 4096).decode()
+            readable, _, _ = select.select([self.screen], [], [], 0.1)
+            with contextlib.suppress(OSError):  # of a screen that nobody writes to any more
+                self.shown += os.read(self.screen, 4096).decode() if readable else ""
 
     def type(self, text: str) -> None:
         os.write(self.screen, text.encode())

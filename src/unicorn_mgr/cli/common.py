@@ -10,8 +10,10 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -26,6 +28,10 @@ from unicorn_mgr.model import PROTOCOL
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 CALL_SECONDS_MAX = 10.0
+BACKLOG_MAX = 1_000
+"""Items of a stream that wait to be shown; the sender waits then."""
+
+BACKLOG_SECONDS = 0.01
 SOCKET_PATH_BYTES_MAX = 100
 COORDINATOR = "UNICORN_COORDINATOR"
 TLS = "UNICORN_TLS"
@@ -202,12 +208,17 @@ class Client:
             request_serializer=encode,
             response_deserializer=decoder(item),
         )
+        call = stream(asked, metadata=_METADATA)
+        pump = _Pump(call)
         try:
-            for found in stream(asked, metadata=_METADATA):
+            while (found := pump.items.get()) is not None:
+                if isinstance(found, grpc.RpcError):
+                    raise self.problem(found) from None
                 self._reached = True
                 yield found
-        except grpc.RpcError as failed:
-            raise self.problem(failed) from None
+        finally:
+            pump.left = True
+            call.cancel()
 
     def look(self) -> messages.ClusterView:
         """Everything at this moment."""
@@ -235,6 +246,32 @@ class Client:
         if self._tls is None and not self._reached and "socket closed" in text.lower():
             return "it hung up; does it want --tls FOLDER?"
         return "nobody answers there; is it running?"
+
+
+class _Pump:
+    """Takes a stream's items in a thread of its own.
+
+    A KeyboardInterrupt inside gRPC can leave a lock of its channel held for ever (a Condition
+    may be interrupted between its release and the exit of its block), and then nothing that is
+    asked later is answered.  Waiting at this queue can be interrupted anywhere.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self.items: SimpleQueue[Any] = SimpleQueue()
+        """What came, then the error that ended it, or None."""
+        self.left = False
+        self._call = call
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            for item in self._call:
+                self.items.put(item)
+                while self.items.qsize() >= BACKLOG_MAX and not self.left:
+                    time.sleep(BACKLOG_SECONDS)
+            self.items.put(None)
+        except grpc.RpcError as failed:
+            self.items.put(failed)
 
 
 class NotThere(Problem):

@@ -206,9 +206,9 @@ def wants_to_cancel(job: str) -> bool:
     """Ask, once.  Ctrl-C again is a yes, and so is silence where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    sys.stderr.write(f"\nunicorn: cancel {job}? It goes on otherwise. [y/N] ")
-    sys.stderr.flush()
     try:
+        sys.stderr.write(f"\nunicorn: cancel {job}? It goes on otherwise. [y/N] ")
+        sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
         sys.stderr.write("\n")
