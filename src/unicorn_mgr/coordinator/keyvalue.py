@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from unicorn_mgr.messages import StoreAnswer, StoreCall
 
-
 _NUMBER = re.compile(rb"-?[0-9]{1,20}")
 _TOO_LARGE = 1 << 63
 
