@@ -172,6 +172,22 @@ def test_replacements_that_fail_on_one_node_take_it_out_of_use(new_world: NewWor
     assert all(not i.open for i in world.incidents)
 
 
+def test_replacements_that_failed_in_an_earlier_incident_are_not_counted_again(new_world: NewWorld) -> None:
+    world = new_world(nodes=3)
+    world.train()
+    for first in ("gpt/1.0", "gpt/1.2"):
+        world.die(first)
+        world.wait(0.02)
+        world.resume(step=5)
+        world.die(world.job().alive()[1].name)
+        world.wait(1.0)
+        world.begin_all()
+        world.resume(step=6)
+    assert world.members() == ["gpt/0.0", "gpt/2.0", "gpt/1.4"]
+    assert all(not i.open for i in world.incidents)
+    assert world.decisions(e.IncidentEscalated) == []
+
+
 def test_replacements_that_fail_by_the_users_fault_accuse_no_node(world: World) -> None:
     world.train()
     world.die("gpt/1.0")

@@ -195,6 +195,15 @@ def test_a_repeated_request_is_known_after_a_restart(world: World) -> None:
     assert world.tell(e.JobSubmitted("r1", "gpt", spec)) == []
 
 
+def test_a_submission_that_is_repeated_after_its_job_has_ended_starts_no_other(world: World) -> None:
+    submitted = e.JobSubmitted("r1", "gpt", JobSpec("gpt", ("true",), directory="/w"))
+    world.tell(submitted)
+    world.tell(e.WorkerExited(m.Exited("gpt/0.0", 0)))
+    assert world.job().over
+    assert world.tell(submitted) == []
+    assert world.job().over
+
+
 def test_two_jobs_of_one_name_at_once_are_one(world: World) -> None:
     world.train()
     before = copy.deepcopy(world.state)
