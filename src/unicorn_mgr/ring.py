@@ -37,6 +37,7 @@ _STRIDE = 64
 SIZE_BYTES = 4096
 _MUTEX_AT = 0
 _ARMED_AT = 120
+_PHASES = frozenset(int(phase) for phase in Phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,10 @@ class RingReader:
 
     def _at(self, counter: int) -> Record | None:
         found = _RECORD.unpack_from(self._memory, _RECORDS_AT + (counter % RECORDS) * _STRIDE)
-        if found[0] != counter:
-            return None
         number, at_ns, epoch, step, committed, micro_batch, phase, sequence = found
+        # The user's code can write here too: what no writer of ours wrote is no record.
+        if number != counter or phase not in _PHASES:
+            return None
         return Record(number, at_ns / 1e9, epoch, step, committed, micro_batch, Phase(phase), sequence)
 
 

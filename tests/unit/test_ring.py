@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -57,6 +58,19 @@ def test_time_never_goes_back() -> None:
     times = [r.at_seconds for r in RingReader(memory).last()]
     assert times == sorted(times)
     assert times[0] > 0
+
+
+def test_a_record_of_an_unknown_phase_is_not_believed() -> None:
+    memory = bytearray(SIZE_BYTES)
+    writer, reader = RingWriter(memory), RingReader(memory)
+    writer.write(Phase.COMPUTE)
+    spoilt_at = ring._RECORDS_AT + 1 * ring._STRIDE + struct.calcsize("<QQqqqi")
+    assert memory[spoilt_at] == Phase.COMPUTE
+    memory[spoilt_at] = 200
+    assert reader.newest() is None
+    assert reader.last() == []
+    writer.write(Phase.REDUCE)
+    assert [r.phase for r in reader.last()] == [Phase.REDUCE], "the next one is believed again"
 
 
 def test_a_record_that_is_being_overwritten_is_not_believed() -> None:
