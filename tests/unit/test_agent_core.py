@@ -155,6 +155,20 @@ def test_whoever_attaches_is_welcomed_with_what_was_ordered() -> None:
     assert truth(made).attached
 
 
+def test_what_came_while_a_worker_was_away_is_told_when_it_attaches() -> None:
+    """A restarted agent hears its coordinator before its workers have found it."""
+    newest = m.Granted(Epoch(2, 3), ("gpt/0.0",))
+    complete, retire = m.CheckpointComplete(20, Lineage()), m.Retire("asked before")
+    give_up, formed = m.GiveUp("no slots", save=True), m.Formed(Epoch(2, 3))
+    came = (complete, retire, m.Granted(Epoch(1, 1), ("gpt/0.0",)), give_up, Drill("hang"), newest, formed)
+    made = core(a.Adopted(ORDER, 77), *(said(m.WorkerDirective("gpt/0.0", body)) for body in came))
+    for _ in range(2):
+        assert made.handle(a.WorkerSaid("gpt/0.0", m.Attach()), 1.0) == [
+            *(a.Tell("gpt/0.0", body) for body in (ORDER.welcome, newest, formed, retire, give_up, complete)),
+            a.Report(m.WorkerAttached("gpt/0.0")),
+        ]
+
+
 def test_workers_of_an_earlier_agent_are_this_ones() -> None:
     made = core(a.Adopted(ORDER, 77))
     assert truth(made) == m.WorkerTruth("gpt/0.0", 77, slot=3)

@@ -38,11 +38,15 @@ from unicorn_mgr.effects.agent import (
 )
 from unicorn_mgr.messages import (
     Attach,
+    CheckpointComplete,
     CheckpointWritten,
+    Directive,
     Exited,
     Fact,
     ForgetWorker,
+    Formed,
     FreshStart,
+    GiveUp,
     Granted,
     Hello,
     Leaving,
@@ -52,6 +56,7 @@ from unicorn_mgr.messages import (
     Raised,
     Ready,
     Resumed,
+    Retire,
     StartWorker,
     StopWorker,
     Symptom,
@@ -75,6 +80,13 @@ FREEZE_SHARE = 2 / 3
 """Of `fence_seconds`: an agent cut off for longer stops its workers, before others take over."""
 
 
+_KEPT: tuple[type[Directive], ...] = (Granted, Formed, Retire, GiveUp, CheckpointComplete)
+"""Directives that a worker is told again, newest of each kind and in this order, whenever it attaches.
+
+It may not have been connected when they came; it ignores what it knows.
+"""
+
+
 @dataclass(slots=True)
 class _Worker:
     order: StartWorker
@@ -82,6 +94,7 @@ class _Worker:
     detector: StallDetector
     line_lost_at: float | None = None
     stop: StopWorker | None = None
+    told: dict[type[Directive], Directive] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -177,6 +190,8 @@ class AgentCore:
                     found.truth = replace(found.truth, epoch=body.epoch)
                 if isinstance(body, Drill) and body.step < 0 and body.fault in ("kill", "stop"):
                     return [Strike(worker, body.fault)]
+                if isinstance(body, _KEPT):
+                    found.told[type(body)] = body
                 return [Tell(worker, body)]
             case _:
                 raise AssertionError(f"the shell answers {type(said).__name__} itself")
@@ -195,7 +210,8 @@ class AgentCore:
         if isinstance(said, Attach):
             worker.line_lost_at = None
             worker.truth = replace(worker.truth, attached=True)
-            return [Tell(name, worker.order.welcome), Report(WorkerAttached(name))]
+            told = [worker.told[kind] for kind in _KEPT if kind in worker.told]
+            return [*(Tell(name, body) for body in (worker.order.welcome, *told)), Report(WorkerAttached(name))]
         match said:
             case Ready():
                 worker.truth = replace(worker.truth, ready=said)

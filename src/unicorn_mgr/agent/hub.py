@@ -53,7 +53,7 @@ class Hub:
         await asyncio.gather(*self._lines)
 
     def tell(self, worker: str, body: Directive) -> None:
-        """Pass a directive to a worker, if it is connected; if not it is told when it attaches."""
+        """Pass a directive to a worker, if it is connected; if not, the core tells it when it attaches."""
         process = self._host.processes.get(worker)
         if process is not None and process.writer is not None:
             process.writer.write(_framed(encode(ToWorker(body))))
