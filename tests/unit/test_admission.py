@@ -49,8 +49,12 @@ GOOD = JobSpec(name="gpt", command=("python", "train.py"), directory="/work", si
         ({"checkpoint_keep": 0}, "checkpoint_keep", "0"),
         ({"stall_seconds": -1.0}, "stall_seconds", "-1.0"),
         ({"stall_seconds": float("nan")}, "stall_seconds", "nan"),
+        ({"stall_seconds": float("inf")}, "stall_seconds", "inf"),
         ({"user_seconds": -1.0}, "user_seconds", "-1.0"),
+        ({"user_seconds": float("inf")}, "user_seconds", "inf"),
         ({"stall_factor": 0.5}, "stall_factor", "0.5"),
+        ({"stall_factor": float("inf")}, "stall_factor", "inf"),
+        ({"stall_factor": float("nan")}, "stall_factor", "nan"),
         ({"restarts_max": -1}, "restarts", "-1"),
         ({"poison_deaths": -1}, "poison_deaths", "-1"),
     ],
@@ -104,6 +108,9 @@ def test_a_name_is_taken_while_its_job_runs_and_free_afterwards() -> None:
         (Drill("kill"), False, "drills: this coordinator does not allow drills; start it with --allow-drills"),
         (Drill("melt"), True, f"fault: melt: want one of {', '.join(FAULTS)}"),
         (Drill("kill", 3, "nowhere"), True, f"place: nowhere: want one of {', '.join(PLACES)}"),
+        (Drill("slow", seconds=float("inf")), True, "seconds: inf: want a number of seconds, at least 0"),
+        (Drill("slow", seconds=float("nan")), True, "seconds: nan: want a number of seconds, at least 0"),
+        (Drill("slow", seconds=-1.0), True, "seconds: -1.0: want a number of seconds, at least 0"),
     ],
 )
 def test_a_job_with_a_drill_that_can_not_be(drill: Drill, allowed: bool, says: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from random import Random
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
 from unit.world import World, new_core
@@ -149,6 +153,48 @@ def test_nobody_else_can_read_the_secret(data: Path) -> None:
 def test_every_kind_of_event_can_be_written(lived: World) -> None:
     for _, entry in lived.journal:
         assert load_event(*dump_event(entry)) == entry
+
+
+def made(hint: Any, number: float) -> Any:
+    """A value of a type, with this number wherever one of its fields is a float."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return made(next(a for a in arguments if a is not NoneType), number)
+    if origin is tuple:
+        return tuple(made(argument, number) for argument in arguments if argument is not ...)
+    if origin is dict:
+        return {made(arguments[0], number): made(arguments[1], number)}
+    if dataclasses.is_dataclass(hint):
+        hints = get_type_hints(hint)
+        fields: dict[str, Any] = {f.name: made(hints[f.name], number) for f in dataclasses.fields(hint)}
+        return cast("type[Any]", hint)(**fields)
+    if issubclass(hint, Enum):
+        return next(iter(hint))
+    return number if hint is float else hint()
+
+
+EVENTS = (*get_args(e.Fact), *get_args(e.Decision))
+TOLD = get_args(get_type_hints(e.WorkerTold)["fact"])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_an_event_with_any_number_can_be_read_again(kind: type[Any], number: float) -> None:
+    event = made(kind, number)
+    assert repr(load_event(*dump_event(event))) == repr(event)
+
+
+@pytest.mark.parametrize("told", TOLD, ids=lambda told: told.__name__)
+def test_what_a_worker_told_with_any_number_can_be_read_again(told: type[Any]) -> None:
+    event = e.WorkerTold("gpt/0.0", made(told, float("nan")))
+    assert repr(load_event(*dump_event(event))) == repr(event)
+
+
+def test_a_snapshot_with_any_number_can_be_read_again(opened: Store, lived: World) -> None:
+    lived.job().step_seconds = float("inf")
+    lived.job().lost_seconds = float("-inf")
+    opened.snapshot(lived.state, 1.0)
+    assert opened.recover().state == lived.state
 
 
 # -- bounds ---------------------------------------------------------------------------------

@@ -62,13 +62,13 @@ def check_spec(spec: JobSpec) -> None:
             "want at least 0",
         ),
         (spec.checkpoint_keep >= 1, "checkpoint_keep", spec.checkpoint_keep, "want at least 1"),
-        (spec.stall_seconds >= 0, "stall_seconds", spec.stall_seconds, "want at least 0"),
-        (spec.user_seconds >= 0, "user_seconds", spec.user_seconds, "want at least 0"),
+        (_is_duration(spec.stall_seconds), "stall_seconds", spec.stall_seconds, _DURATION),
+        (_is_duration(spec.user_seconds), "user_seconds", spec.user_seconds, _DURATION),
         (
-            spec.stall_factor == 0 or spec.stall_factor >= 1,
+            spec.stall_factor == 0 or (spec.stall_factor >= 1 and math.isfinite(spec.stall_factor)),
             "stall_factor",
             spec.stall_factor,
-            "want at least 1",
+            "want a number of at least 1",
         ),
         (spec.restarts_max >= 0, "restarts", spec.restarts_max, "want at least 0"),
         (spec.poison_deaths >= 0, "poison_deaths", spec.poison_deaths, "want at least 0"),
@@ -77,6 +77,13 @@ def check_spec(spec: JobSpec) -> None:
         if not holds:
             text = str(value)
             raise Rejected(Mistake(field, text if text.isprintable() else repr(text), fix))
+
+
+_DURATION = "want a number of seconds, at least 0"
+
+
+def _is_duration(seconds: float) -> bool:
+    return math.isfinite(seconds) and seconds >= 0
 
 
 def job_submitted(state: ClusterState, request_id: str, spec: JobSpec, drills_allowed: bool) -> e.JobSubmitted:
@@ -157,6 +164,8 @@ def _check_drill(drill: Drill) -> None:
         raise Rejected(Mistake("fault", drill.fault, f"want one of {', '.join(FAULTS)}"))
     if drill.phase and drill.phase not in PLACES:
         raise Rejected(Mistake("place", drill.phase, f"want one of {', '.join(PLACES)}"))
+    if not _is_duration(drill.seconds):
+        raise Rejected(Mistake("seconds", str(drill.seconds), _DURATION))
 
 
 def _running(state: ClusterState, job: str) -> None:

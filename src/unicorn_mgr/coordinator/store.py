@@ -206,7 +206,7 @@ class Store:
 
     def snapshot(self, state: ClusterState, at: float) -> None:
         """Dump the state as it is after the newest entry, and drop what is too old."""
-        text = _STATE.dump_json(state).decode()
+        text = _dumped(_STATE, state)
         with self._transaction() as db:
             row = (self.number, at, text, _checksum("snapshot", text))
             db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
@@ -324,14 +324,18 @@ def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
     return _adapters[cls]
 
 
+def _dumped(adapter: TypeAdapter[Any], value: Any) -> str:
+    # Not dump_json(): it writes what is not finite as null, which nothing could read again.
+    return json.dumps(adapter.dump_python(value, mode="json"), ensure_ascii=False, separators=(",", ":"))
+
+
 def dump_event(event: e.Event) -> tuple[str, str]:
     """An event as (kind, JSON).  What a worker told is of the kind `WorkerTold/<its class>`."""
     kind = type(event).__name__
     if isinstance(event, e.WorkerTold):
         told = type(event.fact)
-        text = _adapter(told).dump_json(event.fact).decode()
-        return f"{kind}/{told.__name__}", json.dumps([event.worker, text])
-    return kind, _adapter(type(event)).dump_json(event).decode()
+        return f"{kind}/{told.__name__}", json.dumps([event.worker, _dumped(_adapter(told), event.fact)])
+    return kind, _dumped(_adapter(type(event)), event)
 
 
 def load_event(kind: str, body: str) -> e.Event:
