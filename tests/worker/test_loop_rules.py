@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,15 @@ import torch
 from torch import nn
 from worker.world import play
 
+from unicorn_mgr.messages import Formed, GiveUp, Granted, Published
+from unicorn_mgr.model import Epoch
+from unicorn_mgr.ring import SIZE_BYTES, RingWriter
+from unicorn_mgr.messages import Fact, Mistake, Raised
 from unicorn_mgr.worker.attach import Job, attach
-from unicorn_mgr.worker.checks import LoopError
+from unicorn_mgr.worker.checks import LoopError, SettingError
+from unicorn_mgr.worker.drills import Drills
+from unicorn_mgr.worker.link import Link
+from unicorn_mgr.worker.membership import Clustered, Membership
 from unicorn_mgr.worker.training import Step, Training
 
 MICRO_BATCHES = 3
@@ -31,10 +39,11 @@ def loss_of(model: nn.Module, number: int) -> torch.Tensor:
 class Bench:
     """A loop that has begun, and what it trains."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, membership: Membership | None = None, **settings: Any) -> None:
         self.model = line()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.job = attach()
+        self.job._membership = membership or self.job._membership
         self.training = self.job.train(self.model, self.optimizer, MICRO_BATCHES, **settings)
 
     def begin(self, count: int = 5) -> Step:
@@ -370,6 +379,32 @@ def test_after_a_backward_that_raised_this_worker_reduces_nothing() -> None:
         step.next()
 
 
+@pytest.mark.parametrize("save", [True, False])
+def test_a_job_given_up_during_backward_is_stored_at_the_next_call(tmp_path: Path, save: bool) -> None:
+    """Backward runs to its end: an exception in a hook of it would leave gradients torn."""
+    link, epoch = Link(tmp_path / "agent", "test/0.0", ""), Epoch(1, 1)
+    link._hear(Granted(epoch, ("test/0.0",)))
+    link._hear(Formed(epoch, (Published(epoch, worker="test/0.0"),)))
+    membership = Clustered(link, "127.0.0.1", RingWriter(bytearray(SIZE_BYTES)), Drills())
+    bench = Bench(membership)
+    stored: list[int] = []
+    bench.training._checkpoints.rescue = lambda engine: stored.append(engine.applied)  # type: ignore[method-assign]
+    bench.training._entry.enter = lambda: None  # type: ignore[method-assign]
+    bench.whole_step()
+    step = bench.begin()
+    for _ in range(MICRO_BATCHES):
+        number = step.next()
+        assert number is not None
+        loss = bench.loss(number)
+        if number == MICRO_BATCHES - 1:
+            link._hear(GiveUp("enough", save))
+        step.backward(loss)
+    with pytest.raises(SystemExit):
+        step.next()
+    assert stored == ([0] if save else [])
+    membership.donor._listener.close()
+
+
 def test_a_second_gradient_after_a_launch_is_noticed() -> None:
     class Again(torch.autograd.Function):
         """A backward inside backward, as some checkpointing does it."""
@@ -474,6 +509,36 @@ def test_a_wrong_setting_is_refused_in_one_line(name: str) -> None:
         act()
     assert str(refused.value).startswith(said)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "said"),
+    [
+        (
+            SettingError("train: seed: 'x': want a whole number"),
+            Mistake,
+            "script: train: seed: 'x': want a whole number",
+        ),
+        (ValueError("planted"), Raised, "planted"),
+        (LoopError("step 3: begin() before end()"), Raised, "step 3: begin() before end()"),
+    ],
+)
+def test_what_no_restart_can_cure_is_told_as_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, kind: type[Mistake | Raised], said: str
+) -> None:
+    told: list[Fact] = []
+    job = attach()
+    monkeypatch.setattr(job._membership, "tell", told.append)
+
+    def script() -> None:
+        with job:
+            raise failure
+
+    with pytest.raises(type(failure)):
+        script()
+    (fact,) = told
+    assert type(fact) is kind
+    assert said == (str(fact) if isinstance(fact, Mistake) else getattr(fact, "message", ""))
 
 
 def test_a_parameter_that_is_unfrozen_later_is_refused() -> None:

@@ -98,6 +98,9 @@ class Seat:
     def newer(self) -> bool:
         return self._world.epoch > self._epoch
 
+    def overtaken(self) -> bool:
+        return self.newer()
+
     def form(self, holdings: Holdings) -> Formation | None:
         world, donor = self._world, self.donor
         assert donor is not None

@@ -235,7 +235,7 @@ class Engine:
 
     def _launch_ready(self) -> None:
         """A hook inside backward: launch what is ready.  Never raises."""
-        if self.membership.newer() or self.void:
+        if self.membership.overtaken() or self.void:
             return
         for bucket in self.replica.gradients.buckets[: self.replica.gradients.head()]:
             self._launch(bucket)

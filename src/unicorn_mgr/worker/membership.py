@@ -75,6 +75,9 @@ class Membership(Protocol):
     def newer(self) -> bool:
         """A membership has been heard of that replaces the present one."""
 
+    def overtaken(self) -> bool:
+        """Nothing begun in the present membership will be of use.  Never raises: hooks ask."""
+
     def form(self, holdings: Holdings) -> Formation | None:
         """Publish, wait for everybody, connect; None if a newer membership overtook this one."""
 
@@ -109,6 +112,10 @@ class Alone:
     def newer(self) -> bool:
         """Only once, at the start."""
         return not self._granted
+
+    def overtaken(self) -> bool:
+        """Nobody overtakes it."""
+        return False
 
     def form(self, holdings: Holdings) -> Formation | None:
         """There is nobody to wait for."""
@@ -163,6 +170,10 @@ class Clustered:
             raise GivenUp(self._link.give_up)
         return self._newer()
 
+    def overtaken(self) -> bool:
+        """A newer membership, or the end of the job, has been heard of."""
+        return self._newer() or self._link.give_up is not None
+
     def _newer(self) -> bool:
         granted = self._link.granted
         return granted is not None and granted.epoch > self._epoch
@@ -172,7 +183,7 @@ class Clustered:
         if ready():
             return True
         with self._link.changed:
-            self._link.changed.wait_for(lambda: ready() or self._newer() or self._link.give_up is not None)
+            self._link.changed.wait_for(lambda: ready() or self.overtaken())
         if ready():
             return True
         self.newer()
@@ -181,7 +192,7 @@ class Clustered:
     def await_news(self) -> None:
         """Block until a newer membership is heard.  Raises `GivenUp`."""
         with self._link.changed:
-            self._link.changed.wait_for(lambda: self._newer() or self._link.give_up is not None)
+            self._link.changed.wait_for(self.overtaken)
         self.newer()
 
     def leave(self, applied: int) -> bool:
@@ -193,7 +204,7 @@ class Clustered:
             return False
         self._link.tell(Leaving(applied))
         with self._link.changed:
-            self._link.changed.wait_for(lambda: self._excluded() or self._newer() or self._link.give_up is not None)
+            self._link.changed.wait_for(lambda: self._excluded() or self.overtaken())
         return self._excluded()
 
     def _excluded(self) -> bool:
@@ -299,10 +310,8 @@ class Clustered:
         probed = False
         while True:
             with self._link.changed:
-                ended = self._link.changed.wait_for(
-                    lambda: builder.done or self._newer() or self._link.give_up is not None, PROBE_AFTER_SECONDS
-                )
-            if self._newer() or self._link.give_up is not None:
+                ended = self._link.changed.wait_for(lambda: builder.done or self.overtaken(), PROBE_AFTER_SECONDS)
+            if self.overtaken():
                 return False
             if builder.group is not None:
                 return True
