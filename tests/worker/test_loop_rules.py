@@ -12,10 +12,9 @@ import torch
 from torch import nn
 from worker.world import play
 
-from unicorn_mgr.messages import Formed, GiveUp, Granted, Published
+from unicorn_mgr.messages import Fact, Formed, GiveUp, Granted, Mistake, Published, Raised
 from unicorn_mgr.model import Epoch
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
-from unicorn_mgr.messages import Fact, Mistake, Raised
 from unicorn_mgr.worker.attach import Job, attach
 from unicorn_mgr.worker.checks import LoopError, SettingError
 from unicorn_mgr.worker.drills import Drills
