@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,11 @@ def cluster(folder: Path, nodes: int, settings: tuple[str, ...] = ()) -> Iterato
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def opened_at(events: Sequence[Happened], incident: str) -> float:
+    """When an incident was opened, in seconds since 1970."""
+    return next(h.at for h in events if h.kind == "IncidentOpened" and h.event.incident == incident)
 
 
 def written(worker: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from benchmarks.cluster import Cluster, Failed, Happened, Job, cluster, written
+from benchmarks.cluster import Cluster, Failed, Happened, Job, cluster, opened_at, written
 from benchmarks.records import traces
 from benchmarks.result import FIGURES, Found, Options, Table, figures, plain, words
 from unicorn_mgr.messages import IncidentView, WorkerView
@@ -104,7 +104,7 @@ def _detected(opened: Opened, incident: IncidentView, events: list[Happened]) ->
         and h.event.incident == incident.id
         and h.event.cause == incident.cause
     )
-    return Detected(incident.cause, incident.opened_at - opened.struck, named - opened.struck)
+    return Detected(incident.cause, opened_at(events, incident.id) - opened.struck, named - opened.struck)
 
 
 def _await_incident(job: Job, known: set[str]) -> IncidentView:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from benchmarks.cluster import Failed, Happened, Job, cluster, written
+from benchmarks.cluster import Failed, Happened, Job, cluster, opened_at, written
 from benchmarks.numbers import percentile
 from benchmarks.records import Trace, durations, missing_steps, repeated_steps, traces
 from benchmarks.result import FIGURES, Aim, Found, Options, Table, figures, plain, words
@@ -114,7 +114,7 @@ def _healed(
         step=step,
         next_step=next_at - kill.at,
         added=added,
-        detected=incident.opened_at - kill.wall,
+        detected=opened_at(events, incident.id) - kill.wall,
         full=returned - kill.at,
         lost=returned - kill.at - meanwhile * quiet,
         parts={part: incident.seconds.get(part, 0.0) for part in PARTS},
