@@ -284,9 +284,24 @@ def test_a_checkpoint_is_complete_when_the_coordinator_says_so(world: World) -> 
     assert committed == e.CheckpointCommitted("gpt", 20, lineage, "/checkpoints", "gpt/1.0")
     told = world.directives(m.CheckpointComplete)
     assert [worker for worker, _ in told] == ["gpt/0.0", "gpt/1.0", "gpt/2.0"]
+    world.take()
     assert world.tell(e.WorkerTold("gpt/1.0", written)) == [], "told again, it is not committed again"
-    older = m.CheckpointWritten(10, lineage, "/checkpoints")
-    assert world.tell(e.WorkerTold("gpt/1.0", older)) == []
+    assert world.directives(m.CheckpointComplete) == [("gpt/1.0", m.CheckpointComplete(20, lineage))]
+    world.take()
+    older = m.CheckpointWritten(30, Lineage(0, Epoch(1, 0)), "/checkpoints")
+    assert world.tell(e.WorkerTold("gpt/2.0", older)) == []
+    assert world.directives(m.CheckpointComplete) == [("gpt/2.0", m.CheckpointComplete(20, lineage))]
+
+
+def test_an_agent_that_attaches_hears_which_checkpoint_is_complete(world: World) -> None:
+    """The word was lost with the agent before, or with the coordinator that would have said it."""
+    world.train()
+    lineage = Lineage(0, Epoch(1, 1))
+    (worker,) = [w.name for w in world.job().living_members() if w.node == "n1"]
+    world.tell(e.WorkerTold(worker, m.CheckpointWritten(20, lineage, "/checkpoints")))
+    world.take()
+    world.attach("n1", workers=(worker,), incarnation="the next agent")
+    assert world.directives(m.CheckpointComplete) == [(worker, m.CheckpointComplete(20, lineage))]
 
 
 def test_a_checkpoint_of_a_worker_that_does_not_count_is_not_committed(world: World) -> None:

@@ -17,6 +17,7 @@ from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     Attached,
     CheckpointComplete,
+    CheckpointWritten,
     Directive,
     ForgetWorker,
     GiveUp,
@@ -77,6 +78,8 @@ class Orders:
                     yield from self._directive(state, worker.name, CheckpointComplete(step, lineage))
                 if writer not in {w.name for w in state.jobs[name].living_members()}:
                     yield from self._directive(state, writer, CheckpointComplete(step, lineage))
+            case e.WorkerTold(name, CheckpointWritten() as written):
+                yield from self._complete_already(state, name, written)
             case e.InquiryOpened(name, number):
                 yield e.TakeReadings(name, number, _members_by_node(state.jobs[name]))
             case e.InquiryClosed(_, _, _, culprit) if culprit:
@@ -118,6 +121,13 @@ class Orders:
         worker = state.worker(name)
         if worker is not None and worker.exited is None:
             yield e.SendToAgent(worker.node, WorkerDirective(name, body))
+
+    def _complete_already(self, state: ClusterState, name: str, written: CheckpointWritten) -> Iterator[e.Action]:
+        """A writer that tells again of a complete checkpoint, or of one overtaken, has missed the word."""
+        worker = state.worker(name)
+        done = state.jobs[worker.job].checkpoint if worker is not None else None
+        if done is not None and (done.lineage.order, done.step) >= (written.lineage.order, written.step):
+            yield from self._directive(state, name, CheckpointComplete(done.step, done.lineage))
 
     # -- starting ------------------------------------------------------------------------
 
@@ -190,6 +200,10 @@ class Orders:
         job = state.jobs[worker.job]
         if worker.name in job.members and told < job.epoch:
             yield from self._directive(state, worker.name, self.grant(job))
+        if job.checkpoint is not None and worker.name in job.members:
+            yield from self._directive(
+                state, worker.name, CheckpointComplete(job.checkpoint.step, job.checkpoint.lineage)
+            )
         if worker.retiring:
             yield from self._directive(state, worker.name, Retire("asked before"))
         if job.give_up is not None:
