@@ -123,8 +123,52 @@ def test_a_coordinator_that_hears_a_third_of_the_nodes_no_more_suspects_itself(n
     assert world.decisions(e.NodeLost) == [], "verdicts are frozen"
     assert "4 of 9 nodes fell silent at once" in world.state.breaker
     decided = world.tell(e.NodeHeard("n0"))
-    assert decided[0] == e.BreakerReset()
-    assert "NodeLost" in kinds(decided), "three of nine are no more than a third"
+    assert decided == [e.BreakerReset()], "three of nine are no more than a third"
+    decided = world.tell(e.JobHalted("gpt", 1.1))
+    assert "NodeLost" in kinds(decided), "the job waits for them still"
+
+
+def test_nodes_that_come_back_together_are_all_spared(new_world: NewWorld) -> None:
+    """They are heard one after the other, and the first one resets the breaker."""
+    world = new_world(nodes=6)
+    world.train(size=6)
+    silence(world, "n3", "n4", "n5")
+    world.tell(e.JobHalted("gpt", 1.1))
+    decided = world.tell(*(e.NodeHeard(node) for node in ("n3", "n4", "n5")))
+    assert decided == [e.BreakerReset()]
+    assert {node.phase for node in world.state.nodes.values()} == {NodePhase.UP}
+    assert silence(world, "n4") == [], "what was halted then says nothing of a silence now"
+
+
+def test_the_time_that_a_silence_takes_begins_anew_when_the_breaker_resets(new_world: NewWorld) -> None:
+    world = new_world(nodes=6)
+    world.train(size=2)
+    silence(world, "n0", "n1", "n2")
+    world.wait(600.0)
+    assert world.tell(e.NodeHeard("n2")) == [e.BreakerReset()]
+    assert world.tell(e.NodeHeard("n1"), e.NodeHeard("n0")) == []
+    assert world.incidents == []
+
+
+def test_a_node_that_died_while_verdicts_were_frozen_is_lost_afterwards(new_world: NewWorld) -> None:
+    """Its job has regrouped meanwhile, for another worker's death, and waits for it in the new epoch."""
+    world = new_world(nodes=6)
+    world.train(size=6)
+    silence(world, "n3", "n4", "n5")
+    world.tell(e.JobHalted("gpt", 1.1))
+    world.die("gpt/0.0")
+    world.wait(world.settings.death_batch_seconds)
+    assert world.decisions(e.EpochGranted)
+    assert world.tell(e.NodeHeard("n3"), e.NodeHeard("n4")) == [e.BreakerReset()]
+    assert "NodeLost" in kinds(world.tell(e.JobHalted("gpt", 1.1)))
+    assert world.node("n5").phase is NodePhase.LOST
+
+
+def test_a_job_that_waits_for_nobody_silent_is_not_halted(world: World) -> None:
+    """The word of it has come after the node's."""
+    world.train()
+    world.tell(e.JobHalted("gpt", 1.1))
+    assert silence(world, "n1") == []
 
 
 def test_nodes_that_fall_silent_one_after_the_other_do_not_trip_it(new_world: NewWorld) -> None:

@@ -131,7 +131,7 @@ def test_progress_is_told_every_ten_seconds_and_not_every_heartbeat() -> None:
 
 
 def test_a_job_that_waits_for_silent_nodes_is_halted() -> None:
-    state, live, _ = training()
+    state, live, job = training()
     state.nodes["n2"].phase = NodePhase.SILENT
     for i in range(2):
         live.beat(f"n{i}", (place(i, Phase.REDUCE, quiet=0.5),), 50.0)
@@ -140,7 +140,21 @@ def test_a_job_that_waits_for_silent_nodes_is_halted() -> None:
     (halted,) = (c for c in live.poll(state, 50.6) if isinstance(c, JobHalted))
     assert halted.job == "gpt"
     assert halted.halted_seconds == pytest.approx(1.1)
-    assert [c for c in live.poll(state, 50.7) if isinstance(c, JobHalted)] == [], "told once"
+    job.halted = True
+    assert [c for c in live.poll(state, 50.7) if isinstance(c, JobHalted)] == [], "it is known"
+
+
+def test_a_job_that_is_halted_again_is_told_again() -> None:
+    """An epoch was granted meanwhile, or the breaker reset: the first word counts no more."""
+    state, live, job = training()
+    state.nodes["n2"].phase = NodePhase.SILENT
+    for i in range(2):
+        live.beat(f"n{i}", (place(i, Phase.REDUCE, quiet=2.0),), 50.0)
+    for now in (50.1, 50.2):
+        assert [c.job for c in live.poll(state, now) if isinstance(c, JobHalted)] == ["gpt"]
+        job.halted = True
+        assert [c for c in live.poll(state, now) if isinstance(c, JobHalted)] == []
+        job.halted = False
 
 
 def test_a_job_whose_steps_go_on_is_not_halted() -> None:

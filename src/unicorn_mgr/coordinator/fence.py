@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unicorn_mgr.coordinator.state import ClusterState
+from unicorn_mgr.coordinator.state import ClusterState, NodePhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import Resumed, Symptom, Unreachable
 
@@ -26,7 +26,9 @@ def admits(state: ClusterState, event: e.Fact) -> bool:
             return node in state.nodes
         case e.GroupFormed(job, epoch):
             return _runs(state, job) and epoch == state.jobs[job].epoch
-        case e.JobHalted(job) | e.JobProgressed(job) | e.ReadingTaken(job):
+        case e.JobHalted(job):
+            return _runs(state, job) and not state.jobs[job].halted and _waits_for_silence(state, job)
+        case e.JobProgressed(job) | e.ReadingTaken(job):
             return _runs(state, job)
         case e.WorkerTold(worker, (Symptom() | Unreachable() | Resumed()) as fact):
             found = state.worker(worker)
@@ -47,3 +49,7 @@ def admits(state: ClusterState, event: e.Fact) -> bool:
 
 def _runs(state: ClusterState, job: str) -> bool:
     return job in state.jobs and not state.jobs[job].over
+
+
+def _waits_for_silence(state: ClusterState, job: str) -> bool:
+    return any(state.nodes[w.node].phase is NodePhase.SILENT for w in state.jobs[job].living_members())

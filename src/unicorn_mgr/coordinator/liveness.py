@@ -32,7 +32,6 @@ class Liveness:
     samples: dict[str, tuple[float, Sample]] = field(default_factory=dict)
     """Per worker: when its sample came, and the sample."""
     _told: dict[str, tuple[float, int]] = field(default_factory=dict)
-    _halts_told: set[str] = field(default_factory=set)
 
     def start(self, state: ClusterState, now: float) -> None:
         """A coordinator has begun: every lease starts anew."""
@@ -56,7 +55,6 @@ class Liveness:
     def forget_job(self, job: str) -> None:
         """A job has ended: another may take its name, and begins before the first step."""
         self._told.pop(job, None)
-        self._halts_told.discard(job)
 
     def poll(self, state: ClusterState, now: float) -> Iterator[Change]:
         """Changes of meaning since the last poll."""
@@ -88,15 +86,11 @@ class Liveness:
         """All members on nodes that are heard wait, and have waited for too long, for those that are not."""
         members = job.living_members()
         heard = [w for w in members if state.nodes[w.node].phase is not NodePhase.SILENT]
-        if len(heard) == len(members) or not heard:
-            self._halts_told.discard(job.name)
-            return
-        if job.halted or job.name in self._halts_told:
+        if job.halted or not heard or len(heard) == len(members):
             return
         waits = [self._waits_for(w.name, now) for w in heard]
         limit = max(self.settings.halt_seconds, self.settings.stall_factor * job.step_seconds)
         if min(waits) >= limit:
-            self._halts_told.add(job.name)
             yield JobHalted(job.name, min(waits))
 
     def _waits_for(self, worker: str, now: float) -> float:

@@ -62,9 +62,19 @@ def _cluster(
                 f"{silent} of {nodes} nodes fell silent at once: verdicts are frozen, suspect the coordinator"
             )
         case e.BreakerReset():
-            state.breaker = ""
+            _breaker_reset(state, now)
         case _:
             assert_never(event)
+
+
+def _breaker_reset(state: ClusterState, now: float) -> None:
+    """Whoever is silent still may have been cut off with the others: it has its time anew to be heard."""
+    state.breaker = ""
+    for job in state.jobs.values():
+        job.halted = False
+    for node in state.nodes.values():
+        if node.phase is NodePhase.SILENT:
+            node.silent_at = now
 
 
 def _answered(state: ClusterState, request: str, answer: str) -> None:
@@ -98,7 +108,7 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
         case e.NodeHeard(name):
             node = state.nodes[name]
             if node.phase is NodePhase.SILENT:
-                _in_reach(node)
+                _heard_again(state, node)
         case e.NodeDrained(request, name):
             node = state.nodes[name]
             node.draining = True
@@ -131,6 +141,12 @@ def _in_reach(node: Node) -> None:
         node.phase, node.reason = NodePhase.UP, ""
 
 
+def _heard_again(state: ClusterState, node: Node) -> None:
+    _in_reach(node)
+    for worker in state.on_node(node.name):
+        state.jobs[worker.job].halted = False  # told again if it waits for others still
+
+
 def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> None:
     node = state.nodes.setdefault(event.node, Node(event.node))
     if node.phase is NodePhase.LOST and node.incarnation == event.incarnation:
@@ -139,7 +155,7 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
     node.drills = event.drills
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):
-        _in_reach(node)
+        _heard_again(state, node)
     for worker in state.on_node(event.node):
         if worker.exited is None and worker.name not in event.workers:
             record_workers.vanished(state, worker, now)
