@@ -9,11 +9,12 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+import grpc
 import structlog
 
 from unicorn_mgr import __version__, messages
@@ -64,6 +65,7 @@ from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 SAMPLE_SECONDS = 0.5
 LOG_SECONDS = 0.2
+FETCH_AGAIN_SECONDS = 1.0
 
 log = structlog.get_logger()
 
@@ -139,6 +141,7 @@ class AgentService:
         self._node_drill: NodeDrill | None = None
         self._deadline_changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -154,24 +157,28 @@ class AgentService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                running = [
-                    tasks.create_task(work)
-                    for work in (
-                        self._link.run(),
-                        self._beat(),
-                        self._watch_rings(),
-                        self._timer(),
-                        self._tend_logs(),
-                    )
-                ]
+                for work in (
+                    self._link.run(),
+                    self._beat(),
+                    self._watch_rings(),
+                    self._timer(),
+                    self._tend_logs(),
+                ):
+                    self._begin(work)
                 await self._stop.wait()
-                for task in running:
+                for task in self._running:
                     task.cancel()
         except* LinkRefused as refused:
             raise AgentError(str(refused.exceptions[0])) from None
         finally:
             await self._hub.close()
             await self._host.close()
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        assert self._tasks is not None
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     # -- the core ------------------------------------------------------------------------
 
@@ -187,8 +194,7 @@ class AgentService:
             case Tell(worker, body):
                 self._hub.tell(worker, self._with_address(body))
             case Spawn(order):
-                assert self._tasks is not None
-                self._tasks.create_task(self._spawn(order))
+                self._begin(self._spawn(order))
             case Kill(worker, reason, gently):
                 log.info("ending a worker", worker=worker, reason=reason)
                 self._host.kill(worker, gently)
@@ -218,12 +224,23 @@ class AgentService:
             folder = folder_of(self._config.data, order.snapshot)
             if not folder.exists():
                 try:
-                    archive = await self._link.fetch_snapshot(order.snapshot)
+                    archive = await self._fetch_snapshot(order.snapshot)
                     folder = await asyncio.to_thread(unpack, self._config.data, order.snapshot, archive)
-                except (SnapshotError, OSError) as failed:
+                except (SnapshotError, CredentialsError, OSError) as failed:
                     self._emit(NotSpawned(order.worker, str(failed)))
                     return
         self._host.spawn(order, folder)
+
+    async def _fetch_snapshot(self, digest: str) -> bytes:
+        """As often as the coordinator is away.  Raises `SnapshotError`."""
+        while True:
+            try:
+                return await self._link.fetch_snapshot(digest)
+            except grpc.aio.AioRpcError as failed:
+                if failed.code() is not grpc.StatusCode.UNAVAILABLE:
+                    why = f"{failed.code().name.lower()}: {' '.join((failed.details() or '').split())[:200]}"
+                    raise SnapshotError(f"snapshot: {digest}: it can't be fetched: {why}") from failed
+            await asyncio.sleep(FETCH_AGAIN_SECONDS)
 
     async def _timer(self) -> None:
         while True:
@@ -243,8 +260,7 @@ class AgentService:
                 samples = tuple(s for s in self._host.samples() if s.worker in workers)
                 self._link.say(AgentMessage(Reading(request, samples)))
             case CollectEvidence(request, worker):
-                assert self._tasks is not None
-                self._tasks.create_task(self._collect_evidence(request, worker))
+                self._begin(self._collect_evidence(request, worker))
             case WatchLogs():
                 self._watch_logs(body)
             case NodeDrill():
