@@ -124,7 +124,7 @@ class Host:
         try:
             logfile = logs.begin(self.config.data, order.worker, order.welcome.job_id)
             front = StoreFront(order.worker, self._store_call)
-            await front.open(self.config.address)
+            await front.open()
             self.stores[order.worker] = front
             environment = self._environment(order, token, front.port)
             python = parse(order.command)
@@ -167,7 +167,7 @@ class Host:
             "ROLE_NAME": "default",
             "ROLE_RANK": str(order.rank),
             "ROLE_WORLD_SIZE": str(order.world_size),
-            "MASTER_ADDR": self.config.address,
+            "MASTER_ADDR": tcpstore.ADDRESS,
             "MASTER_PORT": str(store_port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": str(order.restarts),
@@ -254,8 +254,12 @@ class Host:
         if process is None or process.ended:
             return
         process.ended = True
-        raised, stacks = process.last_words()
-        last = process.sample()
+        raised, stacks, last = None, "", None
+        try:
+            raised, stacks = process.last_words()
+            last = process.sample()
+        except Exception:  # whatever a process has left behind, its end is told
+            log.exception("a worker's last words can't be read", worker=worker)
         if raised is not None and last is not None:
             raised = replace(raised, step=last.step, micro_batch=last.micro_batch)
         self._emit(Gone(worker, status, raised, stacks, last, witness))
