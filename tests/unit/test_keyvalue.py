@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unicorn_mgr.coordinator.keyvalue import KeyValueStores
+from unicorn_mgr.coordinator import keyvalue
+from unicorn_mgr.coordinator.keyvalue import REFUSED, KeyValueStores
 from unicorn_mgr.messages import StoreAnswer, StoreCall
 
 OPERATIONS = ("set", "get", "wait", "check", "add", "compare_set", "append", "delete", "count")
@@ -89,6 +90,40 @@ def test_an_ended_job_leaves_nothing_to_the_next_of_its_name() -> None:
     assert ask("a", "get", "address") == {}
 
 
+@pytest.mark.parametrize(
+    ("operation", "values"), [("set", (b"x" * 500,)), ("append", (b"x" * 500,)), ("compare_set", (b"", b"x" * 500))]
+)
+def test_what_is_too_much_for_a_store_is_refused_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, operation: str, values: tuple[bytes, ...]
+) -> None:
+    monkeypatch.setattr(keyvalue, "STORE_BYTES_MAX", 1500)
+    ask = Caller()
+    assert ask("a", operation, "one", values=values)["node of a"].number == 0
+    assert ask("a", operation, "two", values=values)["node of a"].number == 0
+    assert ask("a", operation, "three", values=values)["node of a"].number == REFUSED
+    assert ask("a", "check", "three")["node of a"].number == 0
+    assert ask("a", "delete", "one")["node of a"].number == 1
+    assert ask("a", operation, "three", values=values)["node of a"].number == 0, "there is room again"
+
+
+def test_many_small_counters_are_too_much_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyvalue, "STORE_BYTES_MAX", 10 * keyvalue.ENTRY_BYTES)
+    ask = Caller()
+    answers = [ask("a", "add", str(i), amount=1)["node of a"] for i in range(10)]
+    assert answers[8] == StoreAnswer(9, "a", number=1)
+    assert answers[9].values == (b"0",), "the answer that ends the line"
+
+
+def test_no_answer_is_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyvalue, "ANSWER_BYTES_MAX", 100)
+    ask = Caller()
+    for key in "xy":
+        assert ask("a", "set", key, values=(b"v" * 60,))["node of a"].number == 0
+    assert ask("a", "get", "x")["node of a"].values == (b"v" * 60,)
+    assert ask("a", "get", "x", "y")["node of a"].number == REFUSED
+    assert ask("a", "append", "x", values=(b"v" * 60,))["node of a"].number == REFUSED
+
+
 def test_an_operation_that_no_store_has_is_our_mistake() -> None:
     with pytest.raises(AssertionError, match="no store can sing"):
         Caller()("a", "sing")
@@ -104,3 +139,5 @@ def test_every_call_is_answered_once_or_still_waits(calls: list[tuple[str, str, 
         answered += len(list(ask.stores.call("gpt", 0, worker, call)))
     waiting = sum(len(store.waiting) for store in ask.stores.stores.values())
     assert answered + waiting == len(calls)
+    for store in ask.stores.stores.values():
+        assert store.held_bytes == sum(len(k) + len(v) + keyvalue.ENTRY_BYTES for k, v in store.values.items())

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import pytest
 from torch.distributed import DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from unicorn_mgr.agent import tcpstore
 from unicorn_mgr.agent.tcpstore import StoreFront
+from unicorn_mgr.coordinator import keyvalue
 from unicorn_mgr.coordinator.keyvalue import KeyValueStores
 from unicorn_mgr.messages import StoreCall
 
@@ -37,7 +39,7 @@ class Servers:
         self._thread.start()
         self.fronts = [StoreFront(f"job/{i}.0", lambda call, i=i: self._carry(call, i)) for i in range(2)]  # type: ignore[misc]
         for front in self.fronts:
-            self._run(front.open(HERE))
+            self._run(front.open())
 
     def _carry(self, call: StoreCall, node: int) -> None:
         """To the coordinator and back, as a message each way."""
@@ -287,3 +289,28 @@ def test_adding_to_what_is_no_number_ends_this_line_and_no_other(servers: Server
     with pytest.raises((DistStoreError, RuntimeError)):
         client.add("key", 1)
     assert servers.client(1).get("key") == value.encode()
+
+
+def test_only_this_machine_is_listened_to(servers: Servers) -> None:
+    assert servers.fronts[0]._server is not None
+    assert [s.getsockname()[0] for s in servers.fronts[0]._server.sockets] == [HERE]
+
+
+def test_a_full_store_ends_this_line_and_no_other(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyvalue, "STORE_BYTES_MAX", 10_000)
+    client = servers.client()
+    client.set("a", "1")
+    with pytest.raises((DistStoreError, RuntimeError)):
+        client.compare_set("key", "", "x" * 10_000)
+    assert servers.client(1).get("a") == b"1"
+
+
+def test_a_command_that_is_larger_than_a_message_ends_this_line_and_no_other(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcpstore, "COMMAND_BYTES_MAX", 500)
+    client = servers.client()
+    client.multi_set(["a", "b"], ["x" * 400, "x" * 400])  # which the protocol does not answer
+    with pytest.raises((DistStoreError, RuntimeError)):
+        client.num_keys()
+    assert servers.client(1).check(["a"]) is False

@@ -23,7 +23,7 @@ import structlog
 from unicorn_mgr.agent import logs, processes
 from unicorn_mgr.agent.processes import Process
 from unicorn_mgr.agent.pycommand import PythonCommand, parse
-from unicorn_mgr.agent.tcpstore import StoreFront
+from unicorn_mgr.agent.tcpstore import STORE_ADDRESS, StoreFront
 from unicorn_mgr.agent.templates import Found, TemplateError, TemplatePool
 from unicorn_mgr.codec import decoder, encode
 from unicorn_mgr.effects.agent import Adopted, AgentEvent, Dying, Gone, NotSpawned, Spawned
@@ -167,7 +167,7 @@ class Host:
             "ROLE_NAME": "default",
             "ROLE_RANK": str(order.rank),
             "ROLE_WORLD_SIZE": str(order.world_size),
-            "MASTER_ADDR": tcpstore.ADDRESS,
+            "MASTER_ADDR": STORE_ADDRESS,
             "MASTER_PORT": str(store_port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": str(order.restarts),

@@ -18,10 +18,16 @@ import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import structlog
+
 from unicorn_mgr.messages import StoreAnswer, StoreCall
 
+log = structlog.get_logger()
+
 MAGIC = 0x3C85F7CE
-STRING_BYTES_MAX = 64 << 20
+STORE_ADDRESS = "127.0.0.1"
+COMMAND_BYTES_MAX = 64 << 20
+"""Of all keys and values of one command: it is passed on as one message."""
 COUNT_MAX = 128 * 1024
 
 
@@ -59,9 +65,9 @@ class StoreFront:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _waiting: dict[int, asyncio.Future[StoreAnswer]] = field(default_factory=dict)
 
-    async def open(self, host: str) -> None:
-        """Listen at a free port of `host`."""
-        self._server = await asyncio.start_server(self._serve, host, 0)
+    async def open(self) -> None:
+        """Listen at a free port."""
+        self._server = await asyncio.start_server(self._serve, STORE_ADDRESS, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def answer(self, answer: StoreAnswer) -> None:
@@ -79,10 +85,13 @@ class StoreFront:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = _Line(self, reader, writer)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, ValueError, asyncio.CancelledError):
-            while True:
-                await line.serve_one()
-                await writer.drain()
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                while True:
+                    await line.serve_one()
+                    await writer.drain()
+        except ValueError as wrong:  # the client sees only that its line ends
+            log.warning("a TCPStore client is cut off", worker=self.worker, why=str(wrong))
         writer.close()
 
     def call(
@@ -110,9 +119,12 @@ class _Line:
     writer: asyncio.StreamWriter
     ahead: asyncio.Task[bytes] | None = None
     """The next command's byte, read while the last one waited."""
+    room: int = COMMAND_BYTES_MAX
+    """What the present command may still bring."""
 
     async def serve_one(self) -> None:
         first, self.ahead = self.ahead, None
+        self.room = COMMAND_BYTES_MAX
         command = _Command((await first if first is not None else await self.reader.readexactly(1))[0])
         match command:
             case _Command.VALIDATE:
@@ -157,7 +169,10 @@ class _Line:
     async def _ask(
         self, operation: str, keys: tuple[str, ...] = (), values: tuple[bytes, ...] = (), amount: int = 0
     ) -> StoreAnswer:
-        return await self.front.call(operation, keys, values, amount)[1]
+        answer = await self.front.call(operation, keys, values, amount)[1]
+        if operation != "add" and answer.number < 0:
+            raise ValueError(f"the store has no room to {operation} {keys[:1]}")
+        return answer
 
     async def _wait(self, keys: tuple[str, ...]) -> None:
         """Until the keys are there; meanwhile the client may only cancel, or go away."""
@@ -180,8 +195,9 @@ class _Line:
 
     async def _bytes(self) -> bytes:
         length = int(struct.unpack("<Q", await self.reader.readexactly(8))[0])
-        if length > STRING_BYTES_MAX:
-            raise ValueError(f"a value of {length} bytes")
+        if length > self.room:
+            raise ValueError(f"{length} bytes, and only {self.room} more fit")
+        self.room -= length
         return await self.reader.readexactly(length)
 
     async def _text(self) -> str:
