@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from worker.world import play
 
-from unicorn_mgr.messages import Fact, Formed, GiveUp, Granted, Mistake, Published, Raised
-from unicorn_mgr.model import Epoch
+from unicorn_mgr.messages import Fact, Formed, GiveUp, Granted, Mistake, Published, Raised, Resumed
+from unicorn_mgr.model import Drill, Epoch
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.attach import Job, attach
 from unicorn_mgr.worker.checks import LoopError, SettingError
@@ -142,6 +142,40 @@ def test_a_skipped_micro_batch_has_no_weight() -> None:
             step.backward(bench.loss(number))
     assert bench.model.weight.grad is not None
     assert bench.model.weight.grad.tolist() == [[(1 + 3) / 2, 2.0]]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_poison_is_computed_by_nobody_in_any_step_of_a_fresh_life(size: int) -> None:
+    """No survivor: all begin anew, in the state before the first step, with an epoch that names the poison."""
+    computed: set[tuple[int, int]] = set()
+
+    def script(job: Job) -> None:
+        model = line()
+        training = job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), MICRO_BATCHES)
+        for step in training.steps(4):
+            for number in step.micro_batches():
+                computed.add((step.number, number))
+                step.backward(loss_of(model, number))
+
+    poison = frozenset({(0, 1), (2, 0), (3, 2)})
+    play(size, script, poison=poison)
+    assert computed == {(s, n) for s in range(4) for n in range(MICRO_BATCHES)} - poison
+
+
+def test_only_what_a_lost_member_was_to_compute_counts_as_recomputed() -> None:
+    """The survivors share anew what is left of the step, too; that is nobody's loss."""
+
+    def script(job: Job) -> None:
+        model = line()
+        training = job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), 9)
+        for step in training.steps(3):
+            for number in step.micro_batches():
+                step.backward(loss_of(model, number))
+
+    played = play(3, script, {1: [Drill("exception", 1, "compute")]})
+    told = [f for facts in played.facts.values() for f in facts if isinstance(f, Resumed) and f.epoch.number == 2]
+    assert len(told) == 2
+    assert sorted(n for f in told for n in f.recomputed) == [1, 4, 7]
 
 
 def test_a_step_of_skipped_micro_batches_changes_nothing() -> None:

@@ -121,6 +121,7 @@ class Seat:
             {name: held for name, (held, _) in published.items()},
             {name: ("127.0.0.1", port) for name, (_, port) in published.items()},
             "secret",
+            world.poison,
         )
         return self.formation
 
@@ -148,7 +149,8 @@ class Seat:
 class World:
     """Who the members are, and whose turn it is."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, poison: frozenset[tuple[int, int]] = frozenset()) -> None:
+        self.poison = poison
         self.members = tuple(f"test/{seat}.0" for seat in range(size))
         self.epoch = Epoch(1, 1)
         self.published: dict[Epoch, dict[str, tuple[Holdings, int]]] = {}
@@ -209,10 +211,15 @@ class Played(Generic[T]):
     """What each member would have told the coordinator."""
 
 
-def play(size: int, script: Callable[[Job], T], drills: dict[int, Sequence[Drill]] | None = None) -> Played[T]:
+def play(
+    size: int,
+    script: Callable[[Job], T],
+    drills: dict[int, Sequence[Drill]] | None = None,
+    poison: frozenset[tuple[int, int]] = frozenset(),
+) -> Played[T]:
     """Run `script` as every member of a job of `size`; raises what a member raised by itself."""
     played: Played[T] = Played()
-    with _world(size) as world:
+    with _world(size, poison) as world:
 
         def member(name: str, armed: Sequence[Drill]) -> None:
             with world.turn:
@@ -244,8 +251,8 @@ def play(size: int, script: Callable[[Job], T], drills: dict[int, Sequence[Drill
 
 
 @contextlib.contextmanager
-def _world(size: int) -> Iterator[World]:
-    world = World(size)
+def _world(size: int, poison: frozenset[tuple[int, int]]) -> Iterator[World]:
+    world = World(size, poison)
     try:
         yield world
     finally:

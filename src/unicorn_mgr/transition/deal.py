@@ -70,15 +70,14 @@ def deal(
     holdings: Mapping[str, Holdings],
     micro_batches: int,
     buckets: int,
-    skipped: frozenset[int] = frozenset(),
 ) -> Deal:
     """Derive the one deal that all `members` follow.
 
     `members` is the ordered membership of the epoch; `holdings` has one entry for each.
-    `micro_batches` and `buckets` are those of the open step (none after the last one);
-    `skipped` are numbers that are not dealt, because they have killed too many workers.
+    `micro_batches` and `buckets` are those of the open step (none after the last one).
 
-    If nobody has any state, the first member's becomes the job's: all others take it.
+    If nobody has any state, the first member's becomes the job's: all others take it, and
+    the open step is the one after that state, which nobody can know yet.
     """
     top = max(holdings[m].applied for m in members)
     if top == NO_STATE:
@@ -95,7 +94,7 @@ def deal(
     missing: list[int] = []
     if None in reduced:
         claimed = {n for numbers in held.values() for n in numbers}
-        missing = [n for n in range(micro_batches) if n not in claimed and n not in skipped]
+        missing = [n for n in range(micro_batches) if n not in claimed]
     return Deal(top + 1, _routes(members, holdings, ahead), reduced, _deal_out(members, held, missing), voided)
 
 

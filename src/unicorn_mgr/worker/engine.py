@@ -19,7 +19,7 @@ of it (`_carry_out`), at once inside a step, or at the next head if it is late.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from unicorn_mgr.model import INITIAL, NO_STATE, Epoch, Holdings, WorkerName
@@ -101,6 +101,8 @@ class Engine:
         self._random_at_head = randomness.capture()
         self._random = randomness.MicroBatchRandom(settings.seed)
         self.newest_epoch = Epoch()
+        self._owners: dict[int, str] = {}
+        """Who was to compute what of the open step, as far as is known here."""
         self._recomputed: list[int] = []
         self._checksum: tuple[int, int] | None = None
         replica.gradients.on_ready = self._launch_ready
@@ -140,7 +142,7 @@ class Engine:
                     return False
             else:
                 if not self._open:
-                    self._open_step(self._share() if self._owed is None else deque())
+                    self._open_step(self._share(self.step) if self._owed is None else deque())
                 return True
 
     def take(self) -> int | None:
@@ -174,6 +176,8 @@ class Engine:
             self.applied = self.step
             for bucket in self.replica.buckets:
                 bucket.close()
+            members = self._formation().members
+            self._owners = {n: members[n % len(members)] for n in range(self.settings.micro_batches)}
             self.watch.step_ended()
             self.ring.set_step_seconds(self.watch.step_seconds)
             self.reports.resumed(self.applied, self._recomputed, self.watch, self.settings.exact)
@@ -185,7 +189,7 @@ class Engine:
 
     def following(self) -> tuple[int, ...]:
         """Micro-batches of the next step, if the membership stays as it is."""
-        return () if self.void else tuple(self._share())
+        return () if self.void else tuple(self._share(self.step + 1))
 
     def leave_micro_batch(self) -> None:
         """Put the random state back, whatever has become of the micro-batch."""
@@ -210,10 +214,15 @@ class Engine:
 
     # -- a step --------------------------------------------------------------------------
 
-    def _share(self) -> deque[int]:
-        """This member's micro-batches of a step that begins in the present epoch."""
+    def _share(self, step: int) -> deque[int]:
+        """This member's micro-batches of `step`, if it begins in the present epoch."""
         formation = self._formation()
-        return deque(range(formation.rank, self.settings.micro_batches, len(formation.members)))
+        return self._harmless(step, range(formation.rank, self.settings.micro_batches, len(formation.members)))
+
+    def _harmless(self, step: int, numbers: Iterable[int]) -> deque[int]:
+        """Without those that have killed too many workers: nobody computes them."""
+        poison = self._formation().poison
+        return deque(n for n in numbers if (step, n) not in poison)
 
     def _open_step(self, todo: deque[int]) -> None:
         self.replica.open()
@@ -348,14 +357,7 @@ class Engine:
         last = self.last_step
         if top > NO_STATE and last is not None and top >= last:
             return deal(formation.members, formation.holdings, 0, 0)
-        skipped = frozenset(n for s, n in formation.poison if s == top + 1)
-        return deal(
-            formation.members,
-            formation.holdings,
-            self.settings.micro_batches,
-            len(self.replica.buckets),
-            skipped,
-        )
+        return deal(formation.members, formation.holdings, self.settings.micro_batches, len(self.replica.buckets))
 
     def _carry_out_in_step(self, owed: Exchange) -> None:
         """This member's part of the deal, in the middle of a turn."""
@@ -368,7 +370,7 @@ class Engine:
                 owed.wait()
                 self._complete()
             else:
-                self._exchange(owed, was_open=True)
+                self._exchange(owed)
         except (Overtaken, Broken) as why:
             self._interrupted(why)
 
@@ -389,10 +391,9 @@ class Engine:
                 self._take_state(owed)
             elif self.applied == NO_STATE:
                 self._establish()
-            was_open = self._open
             if not self.over and not self._open:
                 self._open_step(deque())
-            self._exchange(owed, was_open)
+            self._exchange(owed)
         except (Overtaken, Broken) as why:
             self._interrupted(why)
 
@@ -404,12 +405,8 @@ class Engine:
             self.membership.await_news()
         self._owed = None
 
-    def _exchange(self, owed: Exchange, was_open: bool) -> None:
-        """Give what others lack, take what is lacking here, accept the share of what is missing.
-
-        With `was_open` the step was open here before: numbers that were not this member's
-        have been taken over from one that is gone.
-        """
+    def _exchange(self, owed: Exchange) -> None:
+        """Give what others lack, take what is lacking here, accept the share of what is missing."""
         self.ring.write(Phase.TRANSFER)
         if owed.formation.me in owed.deal.voided:
             self._held = []
@@ -421,9 +418,12 @@ class Engine:
         owed.ask_buckets(self.replica.buckets)
         owed.wait()
         self.watch.restored()
-        mine = owed.deal.todo[owed.formation.me]
-        self._recomputed = [n for n in mine if n not in self._todo] if was_open else []
-        self._todo = deque(mine)
+        self._todo = self._harmless(self.step, owed.deal.todo[owed.formation.me])
+        gone = set(self._owners.values()).difference(owed.formation.members)
+        self._recomputed = [n for n in self._todo if self._owners.get(n) in gone]
+        holdings = {m: h for m, h in owed.formation.holdings.items() if h.applied == owed.deal.step - 1}
+        self._owners |= {n: m for m, h in holdings.items() for n in h.held}
+        self._owners |= {n: m for m, numbers in owed.deal.todo.items() for n in numbers}
         self._owed = None
 
     def _take_state(self, owed: Exchange) -> None:
@@ -460,7 +460,7 @@ class Engine:
             progress.generation,
         )
         self.dirty = False
-        self._open = False
+        self._open, self._owners = False, {}
         self._random_at_head = randomness.capture()
         self.watch.restored()
 
