@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -268,6 +271,38 @@ def test_torch_loads_it_without_the_library(tmp_path: Path) -> None:
     assert {"model.weight", "optimizer.0.state.0.exp_avg", "optimizer.0.state.0.step"} <= set(about)
 
 
+class Trap:
+    """Whoever unpickles it is caught."""
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (sys.exit, ("unpickled",))
+
+
+@pytest.mark.parametrize("hidden", ["in torch's index", "in place of a tensor"])
+def test_nothing_from_storage_is_unpickled(tmp_path: Path, hidden: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Storage may be anybody's: a checkpoint that is whole by its checksums runs no code."""
+    bench = Bench(str(tmp_path))
+    bench.store(1)
+    storage = bench.checkpointer._storage
+    ((_, manifest),) = storage.manifests()
+    assert not isinstance(manifest, Exception)
+    folder = folder_of(str(tmp_path))
+    if hidden == "in torch's index":
+        (folder / ".metadata").write_bytes(pickle.dumps(Trap()))
+    else:
+        torch.save(Trap(), folder / "__0_0.distcp")
+        index = json.loads((folder / "unicorn.json").read_text())
+        index["tensors"] = [[name, file, 0, 1 << 20] for name, file, *_ in index["tensors"]]
+        (folder / "unicorn.json").write_text(json.dumps(index))
+    files = storage.upload(manifest.name, folder)
+    storage.publish(type(manifest)(1, manifest.lineage, "job", MODEL, files))
+    if hidden == "in torch's index":
+        assert Bench(str(tmp_path)).find() == (Progress(1, -1, 0), 0)
+    else:
+        assert Bench(str(tmp_path)).find() == (None, 0)
+        assert "is skipped: it can't be loaded" in capsys.readouterr().err
+
+
 def test_every_kind_of_state_is_stored(url: str) -> None:
     """Straight through the writer and the reader: all dtypes, no dimension, nothing in it, names that clash."""
     tree = {
@@ -419,8 +454,8 @@ def flip(path: Path) -> None:
 DAMAGES = {
     "torn": lambda f: truncate(f / "__0_0.distcp"),
     "rotten": lambda f: flip(f / "__0_0.distcp"),
-    "without its index": lambda f: (f / ".metadata").unlink(),
-    "with a rotten index": lambda f: flip(f / ".metadata"),
+    "without its index": lambda f: (f / "unicorn.json").unlink(),
+    "with a rotten index": lambda f: flip(f / "unicorn.json"),
     "with a torn manifest": lambda f: truncate(f.with_name(f"{f.name}.json")),
 }
 

@@ -109,6 +109,14 @@ def test_a_missing_file_is_found(storage: Storage) -> None:
         pass
 
 
+@pytest.mark.parametrize("file", ["../secret", "/etc/hostname", "..", "a/b", "", "a\\b"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(storage: Storage, file: str) -> None:
+    manifest = stage(storage, 4, lineage())
+    manifest.files[file] = {"bytes": 1, "blake2b": ""}
+    with pytest.raises(StorageError, match="is no file of a checkpoint"), storage.checked(manifest):
+        pass
+
+
 def test_a_missing_folder_is_found(storage: Storage) -> None:
     manifest = publish(storage, 4)
     storage.discard(manifest.name)

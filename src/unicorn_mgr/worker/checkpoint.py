@@ -10,7 +10,10 @@ done: if the writer dies the next first member takes the next step at once.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
+import pickle
 import sys
 import threading
 import time
@@ -33,11 +36,9 @@ from tenacity import (
 from tenacity.stop import stop_base
 from torch.distributed.checkpoint import (  # type: ignore[attr-defined]
     CheckpointException,
-    FileSystemReader,
     FileSystemWriter,
 )
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from unicorn_mgr.messages import (
@@ -53,7 +54,7 @@ from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.state import Packed, Progress, StateError
-from unicorn_mgr.worker.storage import Manifest, Storage, StorageError
+from unicorn_mgr.worker.storage import Manifest, Storage, StorageError, plain_name
 
 RETRY_SECONDS = 0.5
 RETRY_SECONDS_MAX = 60.0
@@ -71,8 +72,8 @@ _FAILURES = (Exception, CheckpointException)
 
 T = TypeVar("T")
 
-_DESCRIPTION = "unicorn.description"
-"""The tensor that holds, as JSON, everything that is not a tensor."""
+_INDEX = "unicorn.json"
+"""The file that holds everything that is not a tensor, and where the tensors are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +245,14 @@ class Checkpointer:
         self._tell(CheckpointPublished(copy.step, self._storage.url))
 
     def _write(self, copy: _Copy, name: str) -> dict[str, dict[str, Any]]:
-        described = json.dumps({"skeleton": copy.packed.skeleton, "names": copy.packed.names})
-        tensors = dict(zip(copy.packed.names, copy.packed.tensors, strict=True))
-        assert len(tensors) == len(copy.packed.names), "two parts of the state have one name"
-        tensors[_DESCRIPTION] = torch.frombuffer(bytearray(described.encode()), dtype=torch.uint8)
+        packed = copy.packed
+        tensors = dict(zip(packed.names, packed.tensors, strict=True))
+        assert len(tensors) == len(packed.names), "two parts of the state have one name"
         try:
             with self._storage.staging(name) as folder:
                 writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
-                save(tensors, storage_writer=writer, no_dist=True)
+                written = save(tensors, storage_writer=writer, no_dist=True)
+                _write_index(folder, packed, written)
                 return self._storage.upload(name, folder)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -339,24 +340,35 @@ def _load_intact(folder: Path) -> Packed:
     """The files are as they were written: what goes wrong now goes wrong every time."""
     try:
         return load_folder(folder)
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, CheckpointException) as wrong:
+    except (RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as wrong:
         raise StorageError(f"it can't be loaded: {_one_line(wrong)}") from wrong
 
 
+def _write_index(folder: Path, packed: Packed, written: Metadata) -> None:
+    """Where each tensor lies in torch's files, so that nobody has to unpickle torch's own index."""
+    places = {at.fqn: [said.relative_path, said.offset, said.length] for at, said in written.storage_data.items()}
+    index = {"skeleton": packed.skeleton, "tensors": [[name, *places[name]] for name in packed.names]}
+    with (folder / _INDEX).open("w") as file:
+        json.dump(index, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def load_folder(folder: Path) -> Packed:
-    """A state from a checkpoint's files."""
-    reader = FileSystemReader(folder)
-    wanted = {}
-    for name, about in reader.read_metadata().state_dict_metadata.items():
-        if not isinstance(about, TensorStorageMetadata):
-            raise StorageError(f"{name} is not a tensor")
-        wanted[name] = torch.empty(about.size, dtype=about.properties.dtype)
-    if _DESCRIPTION not in wanted:
+    """A state from a checkpoint's files, of which nothing is unpickled but plain tensors."""
+    if not (folder / _INDEX).exists():
         raise StorageError("it was not written by unicorn")
-    load(wanted, storage_reader=reader, no_dist=True)
-    described = json.loads(wanted.pop(_DESCRIPTION).numpy().tobytes())
-    names = tuple(described["names"])
-    return Packed(described["skeleton"], names, tuple(wanted[n] for n in names))
+    index = json.loads((folder / _INDEX).read_text())
+    names, tensors = [], []
+    for name, file, offset, length in index["tensors"]:
+        with (folder / plain_name(file)).open("rb") as data:
+            data.seek(offset)
+            part = io.BytesIO(data.read(length))
+        names.append(name)
+        tensors.append(torch.load(part, map_location="cpu", weights_only=True))
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        raise StorageError("it holds something that is not a tensor")
+    return Packed(index["skeleton"], tuple(names), tuple(tensors))
 
 
 def _attempts(

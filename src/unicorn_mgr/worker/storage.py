@@ -162,7 +162,7 @@ class Storage:
             else:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unicorn-restore-")))
             for file, said in manifest.files.items():
-                path = folder / file
+                path = folder / plain_name(file)
                 if not self._local:
                     self._fetch(f"{self._root}/{manifest.name}/{file}", path)
                 if not path.exists():
@@ -200,6 +200,13 @@ class Storage:
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm(f"{self._root}/{name}", recursive=True)
+
+
+def plain_name(file: str) -> str:
+    """`file`, which is read from storage, unless it leads out of its folder.  Raises `StorageError`."""
+    if not file or file in (".", "..") or set(file) & {"/", "\\", "\0"}:
+        raise StorageError(f"{file!r} is no file of a checkpoint")
+    return file
 
 
 def _order_of(name: str) -> tuple[int, int, int, int] | None:
