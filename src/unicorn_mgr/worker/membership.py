@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from unicorn_mgr.messages import Fact, GiveUp, Granted, Leaving, Published, Unreachable
+from unicorn_mgr.messages import Fact, GiveUp, Granted, Leaving, Published, Symptom, Unreachable
 from unicorn_mgr.model import Epoch, Holdings
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import RingWriter
@@ -307,7 +307,7 @@ class Clustered:
         from unicorn_mgr.worker.groups.gloo import Builder  # noqa: PLC0415
 
         assert isinstance(builder, Builder)
-        probed = False
+        probed, told = False, ""
         while True:
             with self._link.changed:
                 ended = self._link.changed.wait_for(lambda: builder.done or self.overtaken(), PROBE_AFTER_SECONDS)
@@ -318,18 +318,21 @@ class Clustered:
             if builder.connecting and self._ring.phase is not Phase.BUILD:
                 self._ring.write(Phase.BUILD)
             if not probed and (builder.done or builder.connecting):
-                probed = True
-                self._report_unreachable(granted, builder.error)
+                probed, told = True, builder.error if self._report_unreachable(granted, builder.error) else ""
             if builder.done and ended:
+                if builder.error != told:
+                    self._link.tell(Symptom(granted.epoch, builder.error))
                 self.await_news()
 
-    def _report_unreachable(self, granted: Granted, error: str) -> None:
+    def _report_unreachable(self, granted: Granted, error: str) -> bool:
+        """False if there is nothing to report, or nobody to probe yet."""
         formed = self._link.formed
         if formed is None or formed.epoch != granted.epoch:
-            return
+            return False
         deaf = [p.worker for p in formed.members if p.worker != self._link.worker and not _answers(p)]
         if deaf or error:
             self._link.tell(Unreachable(granted.epoch, tuple(deaf), error or "no answer to a probe"))
+        return bool(deaf or error)
 
     def _close_in_child(self) -> None:
         """In a forked child of the user's code: what it inherits must not outlive this worker."""
