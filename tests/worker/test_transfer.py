@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -149,8 +151,57 @@ def test_who_waits_for_an_offer_is_freed_by_the_next_epoch(bench: Bench) -> None
 def test_a_cancelled_taker_writes_nothing_more(bench: Bench) -> None:
     pull = bench.pull("never", lambda _: None)
     pull.cancel()
-    assert pull.done
     assert pull.error != ""
+    bench.wait(lambda: pull.done)
+
+
+def test_a_taker_is_cancelled_at_once_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    connecting, go_on = threading.Event(), threading.Event()
+    connect = socket.create_connection
+
+    def slowly(address: tuple[str, int], timeout: float) -> socket.socket:
+        connecting.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        return connect(address, timeout)
+
+    bench = Bench()
+    monkeypatch.setattr(socket, "create_connection", slowly)
+    bench.donor.offer("x", offer(torch.ones(1)))
+    placed: list[bytes] = []
+    pull = bench.pull("x", placed.append)
+    assert connecting.wait(PATIENCE_SECONDS)
+    pull.cancel()
+    assert not pull.done, "it was not waited for"
+    assert pull.error != ""
+    go_on.set()
+    bench.wait(lambda: pull.done)
+    assert placed == []
+    bench.close()
+
+
+def test_a_taker_that_does_not_read_holds_no_withdrawal_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last word finds the send buffer full: it is waited for without the lock that `withdraw` needs."""
+    waiting = threading.Event()
+    wait = select.select
+
+    def seen(*arguments: Any) -> object:
+        waiting.set()
+        return wait(*arguments)
+
+    def fill_up(line: socket.socket, _: Offer) -> None:
+        line.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                line.send(bytes(1 << 16))
+        line.setblocking(True)
+
+    monkeypatch.setattr(select, "select", seen)
+    monkeypatch.setattr(bench.donor, "_send", fill_up)
+    bench.donor.offer("x", offer(torch.ones(1)))
+    with socket.create_connection((HERE, bench.donor.port), PATIENCE_SECONDS) as line:
+        line.sendall(json.dumps({"epoch": [1, 1], "secret": "secret", "key": "x"}).encode() + b"\n")
+        assert waiting.wait(PATIENCE_SECONDS)
+        bench.donor.withdraw()
 
 
 @pytest.mark.parametrize("failure", [MemoryError("no memory"), RuntimeError("no such dtype"), KeyError("tensors")])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import select
 import socket
 import struct
 import threading
@@ -131,10 +132,8 @@ class Donor:
             if stall is None or offer is None:
                 return
             self._send(line, offer)
-            with self._changed:
-                if self._stall is not stall:
-                    return
-                line.sendall(_LAST_WORD)
+            while not self._said_last_word(line, stall):
+                select.select([], [line], [])
             if line.recv(1) == _TAKEN:
                 with self._changed:
                     offer.taken += 1
@@ -152,6 +151,19 @@ class Donor:
                 self.moved_bytes += len(part)
                 if self.moved_bytes % _WAKE_BYTES < len(part):
                     self._wake()
+
+    def _said_last_word(self, line: socket.socket, stall: _Stall) -> bool:
+        """False if the taker has not read enough for it yet: to wait here would block `withdraw`."""
+        with self._changed:
+            if self._stall is not stall:
+                raise OSError("withdrawn")
+            try:
+                sent = line.send(_LAST_WORD, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+        if sent < len(_LAST_WORD):
+            raise OSError("the last word was cut short")
+        return True
 
     def _await_offer(self, line: socket.socket, asked: dict[str, Any]) -> tuple[_Stall | None, Offer | None]:
         """The offer the taker asks for, once it is there; None if its epoch is not the present one."""
@@ -187,14 +199,20 @@ class Pull:
         self._wake = wake
         self._line: socket.socket | None = None
         self._cancelled = False
+        self._connected = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="unicorn-pull", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
         """Stop.  When this returns nothing writes to the buffers any more."""
-        self._cancelled = True
-        if self._line is not None:
-            _hang_up(self._line)
+        with self._connected:
+            self._cancelled = True
+            line = self._line
+        if line is None:
+            # It may sit in connect for seconds, and touches no buffer when it comes back.
+            self.error = self.error or "cancelled"
+            return
+        _hang_up(line)
         self._thread.join()
 
     def _run(self) -> None:
@@ -209,9 +227,10 @@ class Pull:
         epoch, secret, key = self._asked
         with socket.create_connection(self._address, CONNECT_SECONDS) as line:
             line.settimeout(None)
-            self._line = line
-            if self._cancelled:
-                raise OSError("cancelled")
+            with self._connected:
+                if self._cancelled:
+                    raise OSError("cancelled")
+                self._line = line
             asked = {"epoch": [epoch.term, epoch.number], "secret": secret, "key": key}
             line.sendall(json.dumps(asked).encode() + b"\n")
             header = _read_exactly(line, _SIZE.unpack(_read_exactly(line, _SIZE.size))[0])
