@@ -241,6 +241,41 @@ def test_a_poisoned_micro_batch_is_skipped_if_the_job_says_so(world: World) -> N
     assert not world.job().give_up
 
 
+def fails_on(world: World, worker: str, step: int, micro_batch: int) -> None:
+    failure = raised(step=step, micro_batch=micro_batch)
+    world.tell(e.WorkerTold(worker, failure), e.WorkerExited(m.Exited(worker, 1, failure)))
+
+
+def test_a_micro_batch_that_fails_every_worker_is_skipped_if_the_job_says_so(world: World) -> None:
+    """The same exception everywhere is not the program's fault here, but the data's."""
+    world.train(size=2, skip_poison=True)
+    fails_on(world, "gpt/0.0", 7, 3)
+    world.wait(0.02)
+    world.resume(step=6)
+    fails_on(world, "gpt/1.0", 7, 3)
+    assert world.decisions(e.PoisonFound) == [e.PoisonFound("gpt", 7, 3, skip=True)]
+    assert not world.job().give_up
+    fails_on(world, world.job().alive()[0].name, 7, 4)
+    assert not world.job().give_up, "one failure elsewhere is not everybody's"
+
+
+def test_a_third_death_is_waited_for_if_poison_takes_three(world: World) -> None:
+    world.train(size=2, skip_poison=True, poison_deaths=3)
+    for worker in ("gpt/0.0", "gpt/1.0"):
+        fails_on(world, worker, 7, 3)
+    assert world.decisions(e.PoisonFound) == []
+    assert not world.job().give_up
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_the_same_exception_on_different_micro_batches_is_the_programs(world: World, skip: bool) -> None:
+    world.train(size=2, skip_poison=skip)
+    for number, worker in enumerate(("gpt/0.0", "gpt/1.0")):
+        fails_on(world, worker, 7, number)
+    (given_up,) = world.decisions(e.JobGivenUp)
+    assert given_up.reason.startswith("every worker raised the same")
+
+
 @pytest.mark.parametrize("second", [(7, 4), (8, 3), (7, -1)])
 def test_two_deaths_on_different_micro_batches_are_no_poison(world: World, second: tuple[int, int]) -> None:
     world.train()

@@ -112,12 +112,20 @@ def same_everywhere(c: Context, job: Job) -> Iterator[Decision]:
     if job.over or job.give_up is not None or c.state.observes(job) or job.running or not job.seats:
         return
     marks = {job.marks.get(seat, "") for seat in job.seats}
-    if len(marks) == 1 and marks != {""}:
-        newest = [d.worker for d in job.deaths[-len(job.seats) :]]
+    newest = [d.worker for d in job.deaths[-len(job.seats) :]]
+    if len(marks) == 1 and marks != {""} and not _poisoned(job, newest):
         code = next((w.exited.code for w in job.workers.values() if w.name in newest and w.exited is not None), 1)
         what = "ended alike" if min(marks).startswith("exit code") else "raised the same"
         text = f"every worker {what}\n{_last_words(c, job, newest)}".strip()
         yield JobGivenUp(job.name, code if code > 0 else 1, text)
+
+
+def _poisoned(job: Job, workers: list[str]) -> bool:
+    """These deaths may be the data's fault, which the job wants to go on without, rather than the program's."""
+    if not job.spec.skip_poison or not workers:
+        return False
+    opened = [{(step, number) for name, step, number in job.victims if name == worker} for worker in workers]
+    return bool(set.intersection(*opened)) or not set().union(*opened).isdisjoint(job.poison)
 
 
 def _last_words(c: Context, job: Job, workers: list[str]) -> str:
