@@ -17,6 +17,7 @@ from unicorn_mgr.coordinator.authority import Authority
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook
 from unicorn_mgr.coordinator.sessions import Agents
+from unicorn_mgr.effects.coordinator import WorkerQuiet
 from unicorn_mgr.model import PROTOCOL, Slot
 
 decode = decoder(m.CoordinatorMessage)
@@ -148,6 +149,31 @@ def test_an_agent_whose_predecessor_is_dead_takes_its_place(tmp_path: Path) -> N
             await first.ended
             assert agents.sessions["n0"].incarnation == "second"
             await second.hang_up()
+
+    run(test())
+
+
+def test_a_worker_at_a_place_that_there_is_not_is_not_believed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (driver, agents):
+            stream = Stream(agents, hello())
+            await stream.hears(m.Synced)
+            await driver.submit(submitted())
+            driver._readings["gpt#1.1"], driver._reading_done["gpt#1.1"] = {}, asyncio.Event()
+            known = m.Sample("gpt/0.0", counter=7)
+            for phase in (-1, 99, 2**31 - 1):
+                unknown = m.Sample("gpt/0.0", phase=phase)
+                stream.say(m.WorkerQuiet(unknown, 10.0))
+                stream.say(m.Beat(1, (known, unknown)))
+                stream.say(m.Reading("gpt#1.1", (known, unknown)))
+            await until(driver._reading_done["gpt#1.1"].is_set)
+            assert driver._readings["gpt#1.1"] == {"n0": (known,)}
+            assert driver.liveness.samples["gpt/0.0"][1] == known
+            stream.say(m.WorkerQuiet(known, 10.0))
+            await until(lambda: driver.core.state.jobs["gpt"].quiet is not None)
+            quiet = [x.event for x in driver.store.entries() if isinstance(x.event, WorkerQuiet)]
+            assert quiet == [WorkerQuiet(known, 10.0)]
+            await stream.hang_up()
 
     run(test())
 

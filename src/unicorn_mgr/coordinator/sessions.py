@@ -29,6 +29,7 @@ from unicorn_mgr.messages import (
     Published,
     Reading,
     Refused,
+    Sample,
     SnapshotChunk,
     SnapshotRequest,
     StopWorker,
@@ -43,12 +44,15 @@ from unicorn_mgr.messages import (
     WorkerTruth,
 )
 from unicorn_mgr.model import PROTOCOL
+from unicorn_mgr.phases import Phase
 from unicorn_mgr.tls import Role
 
 OUTBOX_MAX = 20_000
 """An agent that is this far behind is cut off; it attaches again and is told what is true."""
 
 SNAPSHOT_CHUNK_BYTES = 1 << 20
+
+_PLACES = frozenset(map(int, Phase))
 
 log = structlog.get_logger()
 
@@ -214,7 +218,7 @@ class Agents:
                 # It was only frozen.  Attached anew it says what is true there, and is told what still counts.
                 session.end()
             case Beat(_, samples):
-                driver.liveness.beat(session.node, samples, driver.now())
+                driver.liveness.beat(session.node, _believable(samples), driver.now())
             case WorkerFact(worker, Published() as note):
                 await self._published(worker, note)
             case WorkerFact(worker, fact):
@@ -228,18 +232,18 @@ class Agents:
                 await driver.tell(e.WorkerDying(worker, witness, last))
             case Exited():
                 await self._exited(session, body)
-            case WorkerQuiet(sample, limit):
+            case WorkerQuiet(sample, limit) if _believable((sample,)):
                 await driver.tell(e.WorkerQuiet(sample, limit))
             case Reading(request, samples):
-                driver.reading(session.node, request, samples)
+                driver.reading(session.node, request, _believable(samples))
             case Evidence(worker, _, stacks, tool):
                 await driver.tell(e.EvidenceTaken(worker, stacks, tool))
             case LogChunk():
                 self._logs.hear(session.node, body)
             case StoreCall():
                 self._store_call(session, body)
-            case Hello():
-                log.warning("a second hello is ignored", node=session.node)
+            case Hello() | WorkerQuiet():
+                log.warning("a message is not believed", node=session.node, kind=type(body).__name__)
 
     def _is_lost(self, node: str) -> bool:
         found = self._driver.core.state.nodes.get(node)
@@ -288,6 +292,11 @@ class Agents:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"snapshot: {asked.digest}: not here")
         for at in range(0, len(data), SNAPSHOT_CHUNK_BYTES):
             yield encode(SnapshotChunk(data[at : at + SNAPSHOT_CHUNK_BYTES]))
+
+
+def _believable(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    """Those that stand at a place which there is: a worker may have scribbled over its ring."""
+    return tuple(s for s in samples if s.phase in _PLACES)
 
 
 def _told_of(body: object) -> str:
