@@ -61,6 +61,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "weightless": ((*RUN, "--weight", "0", *SCRIPT), "weight: 0.0: want a number above 0"),
     "no checkpoints kept": ((*RUN, "--checkpoint-keep", "0", *SCRIPT), "checkpoint_keep: 0: want at least 1"),
     "unset variable": ((*RUN, "--env", "NO_SUCH", *SCRIPT), "env: NO_SUCH: it is not set here; give NAME=VALUE"),
+    "a variable that is no text": ((*RUN, "--env", "X=\udcff", *SCRIPT), "env: X: not UTF-8"),
     "nameless variable": ((*RUN, "--env", "=1", *SCRIPT), "env: =1: want NAME or NAME=VALUE"),
     "a worker that is no seat": (("logs", "gpt", "--worker", "two"), "worker: two: want its seat, e.g. 2"),
     "a step before the first": (

@@ -145,7 +145,7 @@ def passed_environment(environment: Mapping[str, str], asked: list[str]) -> dict
     A name that looks like a secret is only passed if it is asked for: the coordinator's
     journal keeps the job.
     """
-    found = {k: v for k, v in environment.items() if _PASSED.fullmatch(k) and not _SECRET.search(k)}
+    found = {k: v for k, v in environment.items() if _PASSED.fullmatch(k) and not _SECRET.search(k) and _is_text(v)}
     for item in asked:
         name, equals, value = item.partition("=")
         if not name:
@@ -153,7 +153,18 @@ def passed_environment(environment: Mapping[str, str], asked: list[str]) -> dict
         if not equals and name not in environment:
             raise Problem(f"env: {name}: it is not set here; give NAME=VALUE")
         found[name] = value if equals else environment[name]
+        if not _is_text(name + found[name]):
+            raise Problem(f"env: {name.encode(errors='replace').decode()}: not UTF-8")
     return found
+
+
+def _is_text(value: str) -> bool:
+    """It can be sent: Python reads bytes that are no UTF-8 as what can't be written as UTF-8 again."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_drill(text: str) -> JobDrill:
