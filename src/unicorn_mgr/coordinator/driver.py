@@ -116,10 +116,11 @@ class Driver:
         for entry in recovered.entries:
             self.core.replay(entry.event, entry.at)
         self._base, self._started = recovered.at, time.monotonic()
-        now = self.now()
         try:
-            outcome = self.core.handle(e.TermStarted(self.store.next_term(), time.time()), now)
-            self.store.append([(now, time.time(), entry) for entry in outcome.entries])
+            term = self.store.next_term()
+            now, wall = self.now(), time.time()
+            outcome = self.core.handle(e.TermStarted(term, wall), now)
+            self.store.append([(now, wall, entry) for entry in outcome.entries])
         except SqliteError as failed:
             raise self._journal_failed(failed) from failed
         for action in outcome.actions:

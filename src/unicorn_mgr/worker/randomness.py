@@ -31,7 +31,7 @@ def seed_all(seed: int) -> None:
     """Seed every generator a micro-batch may draw from.
 
     Not by torch.manual_seed: for each kind of device that is not in use it formats the stack
-    and keeps the call for later, which costs 4 ms of a step.
+    and keeps the call for later, which costs most of a millisecond.
     """
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
