@@ -12,10 +12,12 @@ import torch.distributed as dist
 from model import GPT
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.scripts.task import MICRO_BATCHES, Records, batch, model_and_optimizer, update, worker_name
+from benchmarks.scripts.task import BATCH_SIZE, MICRO_BATCHES, Records, batch, model_and_optimizer, update, worker_name
 
 
-def gradient(wrapped: DistributedDataParallel, step: int, records: Records | None = None) -> None:
+def gradient(
+    wrapped: DistributedDataParallel, step: int, records: Records | None = None, batch_size: int = BATCH_SIZE
+) -> None:
     """This rank's micro-batches of a step, accumulated and reduced as torch's documentation has it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     mine = range(rank, MICRO_BATCHES, size)
@@ -24,7 +26,7 @@ def gradient(wrapped: DistributedDataParallel, step: int, records: Records | Non
             records.micro_batch(step, number)
         with contextlib.nullcontext() if number == mine[-1] else wrapped.no_sync():
             # The loss is computed inside the wrapper, or it would not know that a backward is coming.
-            (wrapped(batch(step, number)) * size / MICRO_BATCHES).backward()
+            (wrapped(batch(step, number, batch_size)) * size / MICRO_BATCHES).backward()
 
 
 class Loss(torch.nn.Module):

@@ -25,12 +25,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pairs", type=int, required=True)
     parser.add_argument("--block", type=int, required=True, help="steps of a block")
+    parser.add_argument("--batch-size", type=int, required=True, help="pieces of text in a micro-batch")
     args = parser.parse_args()
     records = Records(args.out / "records", worker_name())
     dist.init_process_group("gloo")
-    theirs = Plain()
+    theirs = Plain(args.batch_size)
     with unicorn.attach() as job:
-        ours = Ours(job, WARM_UP_STEPS + args.pairs * args.block)
+        ours = Ours(job, WARM_UP_STEPS + args.pairs * args.block, args.batch_size)
         ours.run(WARM_UP_STEPS)
         theirs.run(WARM_UP_STEPS)
         for pair in range(args.pairs):
@@ -54,10 +55,10 @@ def timed(side: Ours | Plain, steps: int) -> dict[str, float]:
 class Ours:
     """The training as a job of unicorn."""
 
-    def __init__(self, job: unicorn.Job, steps: int) -> None:
+    def __init__(self, job: unicorn.Job, steps: int, batch_size: int) -> None:
         self.model, self._optimizer = model_and_optimizer()
         self._training = job.train(self.model, self._optimizer, MICRO_BATCHES)
-        self._steps = steps
+        self._steps, self._batch_size = steps, batch_size
 
     def run(self, count: int) -> None:
         """The next `count` steps."""
@@ -65,7 +66,7 @@ class Ours:
             step = self._training.begin(self._steps)
             assert step is not None, "too few steps"
             for number in step.micro_batches():
-                step.backward(self.model.loss(batch(step.number, number)))
+                step.backward(self.model.loss(batch(step.number, number, self._batch_size)))
             update(self.model, self._optimizer)
             self._training.end(step)
 
@@ -77,15 +78,15 @@ class Ours:
 class Plain:
     """The same training as torch's documentation has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_size: int) -> None:
         self.model, self._optimizer = model_and_optimizer()
         self._wrapped = DistributedDataParallel(Loss(self.model), gradient_as_bucket_view=True)
-        self._step = 0
+        self._step, self._batch_size = 0, batch_size
 
     def run(self, count: int) -> None:
         """The next `count` steps."""
         for _ in range(count):
-            gradient(self._wrapped, self._step)
+            gradient(self._wrapped, self._step, batch_size=self._batch_size)
             update(self.model, self._optimizer)
             self._step += 1
 

@@ -32,11 +32,11 @@ def text() -> Tensor:
     return torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)
 
 
-def batch(step: int, number: int) -> Tensor:
-    """The pieces of text of a micro-batch, (BATCH_SIZE, CONTEXT + 1)."""
-    first = (step * MICRO_BATCHES + number) * BATCH_SIZE
+def batch(step: int, number: int, size: int = BATCH_SIZE) -> Tensor:
+    """The pieces of text of a micro-batch, (size, CONTEXT + 1)."""
+    first = (step * MICRO_BATCHES + number) * size
     pieces = (len(text()) - 1) // CONTEXT
-    starts = [(first + i) % pieces * CONTEXT for i in range(BATCH_SIZE)]
+    starts = [(first + i) % pieces * CONTEXT for i in range(size)]
     return torch.stack([text()[s : s + CONTEXT + 1] for s in starts]).long()
 
 
