@@ -55,7 +55,7 @@ class Healed:
     full: float
     """From the kill until the replacement has finished its first step."""
     lost: float
-    """From the kill until then, without what the steps finished meanwhile would have taken."""
+    """What the steps until then have taken, less what as many take undisturbed; of the slowest survivor."""
     parts: dict[str, float]
     """As the coordinator tells them of the incident."""
     recomputed: int
@@ -109,7 +109,6 @@ def _healed(
         for t in seen.values()
         if t.steps and t.worker.startswith(written(seat) + ".") and t.steps[0].at > kill.at
     )
-    meanwhile = max(sum(kill.at < f.at <= returned for f in t.steps) for t in seen.values())
     return Healed(
         worker=kill.worker,
         step=step,
@@ -117,10 +116,17 @@ def _healed(
         added=added,
         detected=opened_at(events, incident.id) - kill.wall,
         full=returned - kill.at,
-        lost=returned - kill.at - meanwhile * quiet,
+        lost=max(_lost(seen[written(s)], kill.at, returned, quiet) for s in set(before) - {kill.worker}),
         parts={part: incident.seconds.get(part, 0.0) for part in PARTS},
         recomputed=incident.micro_batches_recomputed,
     )
+
+
+def _lost(trace: Trace, killed_at: float, returned_at: float, quiet: float) -> float:
+    """Seconds from the step before the kill on, less what the steps finished since would have taken undisturbed."""
+    since = max(f.at for f in trace.steps if f.at <= killed_at)
+    last = max(f.at for f in trace.steps if f.at <= returned_at)
+    return last - since - sum(since < f.at <= last for f in trace.steps) * quiet
 
 
 def _epochs(kill: Kill, events: Sequence[Happened]) -> tuple[tuple[str, ...], Epoch]:
@@ -180,7 +186,7 @@ def _report(
                 next one; the added seconds do not: they are that step's duration on the slowest survivor less the
                 median undisturbed step.
             """),
-            "Parts are the slowest member's, so they need not add up to what one member sees.",
+            "Parts are the slowest member's and overlap, so they do not add up: who publishes first waits for the others.",
         ),
         aims=(
             Aim(f"median kill to next finished step <= {MEDIAN_MAX} s", f"{plain(m)} s", m <= MEDIAN_MAX),
@@ -194,7 +200,7 @@ def _report(
 _MEANING = {
     "settle": "incident to the new membership",
     "fence": "until all have published what they hold",
-    "regroup": "until the new group is connected",
+    "regroup": "from its own publication until it is connected",
     "restore": "until missing sums are there",
     "recompute": "until the step is finished",
 }
