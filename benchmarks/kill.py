@@ -186,7 +186,7 @@ def _report(
                 next one; the added seconds do not: they are that step's duration on the slowest survivor less the
                 median undisturbed step.
             """),
-            "Parts are the slowest member's and overlap, so they do not add up: who publishes first waits for the others.",
+            "Parts are the slowest member's and overlap: who publishes first waits for the others.",
         ),
         aims=(
             Aim(f"median kill to next finished step <= {MEDIAN_MAX} s", f"{plain(m)} s", m <= MEDIAN_MAX),
