@@ -302,15 +302,25 @@ def test_a_builder_whose_peer_never_comes_is_freed_when_the_epoch_ends() -> None
         assert builder.group is None
 
 
-def test_a_builder_whose_peer_does_not_answer_is_freed_when_it_is_abandoned() -> None:
-    """The peer has published and is gone: gloo's own constructor would wait for its whole timeout."""
+@pytest.fixture
+def short_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unicorn_mgr.worker.groups.gloo.CONNECT_SECONDS_MAX", 1.0)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_builder_whose_peer_does_not_answer_is_freed_when_it_is_abandoned(first: int, short_connect: None) -> None:
+    """The peer has published and is gone.
+
+    Who connects to whom is by gloo's addresses: if it is we, the socket is cut; if it is the peer, there is none and
+    the constructor ends with its own limit.
+    """
     with nothing_left():
         world = World()
         gone = World()
-        dead = gone.build(1, 2)
-        gone.wait(lambda: 1 in gone.published)
-        world.published[1] = gone.published[1]
-        builder = world.build(0, 2)
+        dead = gone.build(first, 2)
+        gone.wait(lambda: first in gone.published)
+        world.published[first] = gone.published[first]
+        builder = world.build(1 - first, 2)
         world.wait(lambda: builder.connecting)
         with at_once():
             builder.abandon()
@@ -319,6 +329,19 @@ def test_a_builder_whose_peer_does_not_answer_is_freed_when_it_is_abandoned() ->
         dead.abandon()
         gone.end_epoch()
         gone.wait(lambda: dead.done)
+
+
+def test_an_operation_may_take_longer_than_connecting(short_connect: None) -> None:
+    """Its peer may be frozen, or wait for a coordinator: only a newer epoch ends it."""
+    with gloo(2) as world:
+        tensors = [torch.ones(3), torch.ones(3)]
+        first = world.groups[0].all_reduce(tensors[0])
+        time.sleep(1.5)  # longer than gloo's limit for connecting
+        assert not first.done, first.error
+        second = world.groups[1].all_reduce(tensors[1])
+        world.wait(lambda: first.done and second.done)
+        assert (first.error, second.error) == ("", "")
+        assert tensors[0].tolist() == [2.0, 2.0, 2.0]
 
 
 def test_a_builder_abandoned_after_it_has_built_buries_the_group() -> None:

@@ -25,7 +25,10 @@ from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defin
 from unicorn_mgr.worker.groups import Operation, Wake, sockets
 
 NEVER = timedelta(days=7)
-"""gloo's own timeout.  What has to end sooner is ended by a newer epoch."""
+"""Of operations.  What has to end sooner is ended by a newer epoch."""
+
+CONNECT_SECONDS_MAX = 30.0
+"""Of the constructor.  It waits for members that are to connect to this one without a socket that could be cut."""
 
 RECUT_SECONDS = 0.003
 """A constructor opens sockets after a cut, so it is cut again until it returns."""
@@ -221,11 +224,12 @@ class Builder:
 
     def _construct(self) -> GlooGroup:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout = NEVER
+        options._timeout = timedelta(seconds=CONNECT_SECONDS_MAX)
         options._devices = [ProcessGroupGloo.create_device(hostname=self._host)]
         options._threads = 2
         store = _Rendezvous(self._rank, self._meet)
         group = ProcessGroupGloo(store, self._rank, self._size, options)
+        group._set_default_timeout(NEVER)
         assert self._mine is not None
         sockets.close_on_exec(self._mine, self._peers)
         return GlooGroup(group, store, self._mine, self._peers, self._wake)
