@@ -331,17 +331,16 @@ def test_a_builder_whose_peer_does_not_answer_is_freed_when_it_is_abandoned(firs
         gone.wait(lambda: dead.done)
 
 
-def test_an_operation_may_take_longer_than_connecting(short_connect: None) -> None:
+def test_an_operation_may_take_longer_than_connecting(short_connect: None, pair: World) -> None:
     """Its peer may be frozen, or wait for a coordinator: only a newer epoch ends it."""
-    with gloo(2) as world:
-        tensors = [torch.ones(3), torch.ones(3)]
-        first = world.groups[0].all_reduce(tensors[0])
-        time.sleep(1.5)  # longer than gloo's limit for connecting
-        assert not first.done, first.error
-        second = world.groups[1].all_reduce(tensors[1])
-        world.wait(lambda: first.done and second.done)
-        assert (first.error, second.error) == ("", "")
-        assert tensors[0].tolist() == [2.0, 2.0, 2.0]
+    tensors = [torch.ones(3), torch.ones(3)]
+    first = pair.groups[0].all_reduce(tensors[0])
+    time.sleep(1.5)  # longer than gloo's limit for connecting
+    assert not first.done, first.error
+    second = pair.groups[1].all_reduce(tensors[1])
+    pair.wait(lambda: first.done and second.done)
+    assert (first.error, second.error) == ("", "")
+    assert tensors[0].tolist() == [2.0, 2.0, 2.0]
 
 
 def test_a_builder_abandoned_after_it_has_built_buries_the_group() -> None:
