@@ -12,6 +12,7 @@ def test_three_workers_and_two_faults() -> None:
     assert explore(Scope(faults=2)) > 30_000
 
 
+@pytest.mark.timeout(600)  # 15 s on an idle core, of which a busy machine gives a small part
 def test_three_workers_two_faults_and_a_join() -> None:
     assert explore(Scope(faults=2, join=True)) > 150_000
 
