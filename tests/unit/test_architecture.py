@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from unit import architecture
+from unit import architecture, set_order
 from unit.architecture import FILE_LINES_MAX, FUNCTION_LINES_MAX, PACKAGE, Modules, of
 
 import unicorn_mgr
@@ -20,7 +20,7 @@ RULES: tuple[Rule, ...] = (
     architecture.direction,
     architecture.purity,
     architecture.torch_free,
-    architecture.order,
+    set_order.order,
     architecture.size,
     architecture.dead_files,
     architecture.dead_names,
@@ -160,7 +160,7 @@ def test_torch_behind_two_imports_is_found() -> None:
 def test_going_through_a_set_in_its_own_order_is_found(body: str) -> None:
     known = "class State:\n    dirty: set[str]\n\ndef makes_a_set(a) -> frozenset[str]:\n    return frozenset(a)\n"
     source = f"{known}\ndef f(state, names, a, b, mine, one, other, weights, taken: set[str]):\n    {body}\n"
-    assert broken(architecture.order, coordinator__core=source), body
+    assert broken(set_order.order, coordinator__core=source), body
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_going_through_a_set_in_its_own_order_is_found(body: str) -> None:
 )
 def test_a_set_without_its_order_is_fine(body: str) -> None:
     source = f"def f(names, a, b, mine):\n    {body}\n"
-    assert not broken(architecture.order, coordinator__core=source), body
+    assert not broken(set_order.order, coordinator__core=source), body
 
 
 def test_what_is_too_long_is_found() -> None:
