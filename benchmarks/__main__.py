@@ -9,11 +9,12 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
 from benchmarks.cluster import ROOT, Failed
-from benchmarks.result import Options, Result, markdown, this_machine, today
+from benchmarks.result import Options, Result, busy_share, markdown, this_machine, today
 from unicorn_mgr.cli.common import Problem
 
 NAMES = ("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint")
@@ -65,11 +66,13 @@ def measure(name: str, args: argparse.Namespace, out: Path) -> bool:
     except Exception:  # noqa: BLE001 - a bug in one must not cost the figures of the others
         traceback.print_exc()
         return False
+    seconds = time.monotonic() - began
+    machine = replace(machine, busy_share=max(machine.busy_share, busy_share()))
     flags = " --quick" * args.quick + (f" --seed {args.seed}" if args.seed != 1 else "")
     if name == "soak" and args.soak_minutes != SOAK_MINUTES:
         flags += f" --soak-minutes {args.soak_minutes:g}"
     command = f".venv/bin/python -m benchmarks {name}{flags}"
-    result = Result(name, module.TITLE, command, args.quick, today(), time.monotonic() - began, machine, found)
+    result = Result(name, module.TITLE, command, args.quick, today(), seconds, machine, found)
     result.write(out)
     shutil.rmtree(folder)
     print(markdown(result), flush=True)

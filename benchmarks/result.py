@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.numbers import summary
 
 BUSY_SHARE = 0.1
-"""With more of the machine's time than this used by others before a benchmark begins, its figures say little."""
+"""With more of the machine's time than this used by others its figures say little."""
 
 BUSY_SECONDS = 2.0
 """For so long that is watched."""
@@ -70,7 +70,7 @@ class Machine:
     python: str
     torch: str
     busy_share: float
-    """Of all cores' time, used by others just before it began."""
+    """Of all cores' time, used by others just before it began or just after it ended, whichever is more."""
 
     @property
     def busy(self) -> bool:
@@ -133,7 +133,7 @@ def this_machine() -> Machine:
         kernel=platform.release(),
         python=platform.python_version(),
         torch=torch.__version__,
-        busy_share=round(_busy_share(), 3),
+        busy_share=busy_share(),
     )
 
 
@@ -154,13 +154,13 @@ def markdown(result: Result) -> str:
     if result.quick:
         lines.append("- A quick run: it shows that the benchmark works, its figures mean little.")
     if machine.busy:
-        lines.append(f"- {machine.busy_share:.0%} of the machine was in use before it began: do not trust the figures.")
+        lines.append(f"- {machine.busy_share:.0%} of the machine was in use by others: do not trust the figures.")
     lines += [
         "",
         words(f"""
             `{result.command}`, {result.date}, {result.took_seconds:.0f} s, on {machine.cpu}, {machine.cores} cores,
             {machine.memory_gib:g} GiB, Linux {machine.kernel}, Python {machine.python}, torch {machine.torch}; others
-            used {machine.busy_share:.0%} of it before
+            used {machine.busy_share:.0%} of it
         """),
         "",
     ]
@@ -199,12 +199,13 @@ def plain(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def _busy_share() -> float:
+def busy_share() -> float:
+    """What others use at this moment, while nothing is measured."""
     before = _cpu_times()
     time.sleep(BUSY_SECONDS)
     passed = [now - then for now, then in zip(_cpu_times(), before, strict=True)]
     idle, waiting = passed[3], passed[4]
-    return 1 - (idle + waiting) / sum(passed)
+    return round(1 - (idle + waiting) / sum(passed), 3)
 
 
 def _cpu_times() -> list[int]:

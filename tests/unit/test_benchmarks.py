@@ -145,7 +145,7 @@ def test_a_section_says_what_was_missed_and_how_to_repeat_it() -> None:
 
 
 def test_a_section_from_a_busy_machine_says_so() -> None:
-    assert "45% of the machine was in use before it began: do not trust the figures" in markdown(result(busy=0.45))
+    assert "45% of the machine was in use by others: do not trust the figures" in markdown(result(busy=0.45))
 
 
 @pytest.mark.parametrize(
