@@ -31,6 +31,8 @@ class Joined:
 
     still: float
     """The step that it hit, on the slowest survivor, without what an undisturbed step takes."""
+    waited: float
+    """From the news to computing again, on the slowest survivor, as it tells itself."""
     transfer: float
     """Until the joiner had the whole state, as it tells itself."""
     state_bytes: int
@@ -46,13 +48,16 @@ def run(options: Options) -> Found:
         rate = median(j.state_bytes / 1e6 / j.transfer for j in joined)
         size = median(j.state_bytes for j in joined) / 1e6
         still = figures([j.still for j in joined])
-        rows.append((f"{size:.0f} MB", *still, f"{plain(median(quiet))} s", f"{rate:.0f} MB/s"))
+        waited = f"{plain(median(j.waited for j in joined))} s"
+        rows.append((f"{size:.0f} MB", *still, waited, f"{plain(median(quiet))} s", f"{rate:.0f} MB/s"))
     return Found(
-        tables=(Table(("state", *FIGURES, "undisturbed step", "transfer"), tuple(rows)),),
+        tables=(Table(("state", *FIGURES, "waited, median", "undisturbed step", "transfer"), tuple(rows)),),
         notes=(
             words("""
                 Standing still is the duration of the step in which the joiner came, on the slowest of the
-                survivors, less the median undisturbed step; survivors go on while it starts and rehearses.
+                survivors, less the median undisturbed step; survivors go on while it starts and rehearses. Where a step takes long its own
+                variation is in it: what the slowest survivor says that it waited, until it computed again, stands
+                beside it.
             """),
             "State is the parameters and AdamW's moments of them, over loopback.",
         ),
@@ -123,5 +128,6 @@ def _joined(
         if began is None or ended is None:
             raise Failed(f"{worker} has not written down that it finished steps {step - 1} and {step}")
         still = max(still, ended - began - quiet)
-    told = resumed[joiner]
-    return Joined(still, told.restore_seconds, told.state_bytes)
+    told = [resumed[worker] for worker in survivors]
+    waited = max(r.fence_seconds + r.regroup_seconds + r.restore_seconds for r in told)
+    return Joined(still, waited, resumed[joiner].restore_seconds, resumed[joiner].state_bytes)
