@@ -54,10 +54,10 @@ def run(options: Options) -> Found:
         tables=(Table(("state", *FIGURES, "waited, median", "undisturbed step", "transfer"), tuple(rows)),),
         notes=(
             words("""
-                Standing still is the duration of the step in which the joiner came, on the slowest of the
-                survivors, less the median undisturbed step; survivors go on while it starts and rehearses. Where a step takes long its own
-                variation is in it: what the slowest survivor says that it waited, until it computed again, stands
-                beside it.
+                Standing still is the duration of the step in which the joiner came, on the slowest of the survivors,
+                less the median undisturbed step; survivors go on while it starts and rehearses. Where a step takes long
+                its own variation is in it: what the slowest survivor says that it waited, until it computed again,
+                stands beside it.
             """),
             "State is the parameters and AdamW's moments of them, over loopback.",
         ),
