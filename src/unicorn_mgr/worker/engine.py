@@ -104,6 +104,8 @@ class Engine:
         self._owners: dict[int, str] = {}
         """Who was to compute what of the open step, as far as is known here."""
         self._recomputed: list[int] = []
+        self._redealt = False
+        """Somebody was lost in the open step, and what is missing has been dealt again."""
         self._checksum: tuple[int, int] | None = None
         replica.gradients.on_ready = self._launch_ready
 
@@ -227,7 +229,7 @@ class Engine:
     def _open_step(self, todo: deque[int]) -> None:
         self.replica.open()
         self._held, self._todo, self._open = [], todo, True
-        self._recomputed = []
+        self._recomputed, self._redealt = [], False
         self.ring.sequence = 0
         self.watch.step_began()
 
@@ -238,7 +240,7 @@ class Engine:
         ring.step, ring.micro_batch = self.step, number
         ring.write(Phase.COMPUTE)
         self.drills.reach("rehearse" if self.void else "compute", self.step)
-        if number in self._recomputed:
+        if self._redealt:
             self.drills.reach("recompute", self.step)
         return number
 
@@ -421,6 +423,7 @@ class Engine:
         self._todo = self._harmless(self.step, owed.deal.todo[owed.formation.me])
         gone = set(self._owners.values()).difference(owed.formation.members)
         self._recomputed = [n for n in self._todo if self._owners.get(n) in gone]
+        self._redealt = bool(gone)
         holdings = {m: h for m, h in owed.formation.holdings.items() if h.applied == owed.deal.step - 1}
         self._owners |= {n: m for m, h in holdings.items() for n in h.held}
         self._owners |= {n: m for m, numbers in owed.deal.todo.items() for n in numbers}
