@@ -152,7 +152,8 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     told = transition.resumed.values()
     redone = sum(len(r.recomputed) for r in told)
     lost = max((job.committed - r.restored_step for r in told if r.source == "storage"), default=0)
-    for incident in _healed_by(state, job):
+    healed = _healed_by(state, job)
+    for incident in healed:
         incident.resumed_at = now
         incident.micro_batches_recomputed += redone
         incident.steps_lost += max(0, lost)
@@ -163,7 +164,8 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
         for phase in ("regroup", "restore", "recompute", "added"):
             worst = max((float(getattr(r, f"{phase}_seconds")) for r in told), default=0.0)
             incident.worker_seconds[phase] = worst
-    job.micro_batches_redone += redone
+    # Who takes over from a worker that has left computes what nobody has computed before.
+    job.micro_batches_redone += redone if healed else 0
     job.steps_redone += max(0, lost)
     if lost > 0:
         job.committed = max(r.restored_step for r in told if r.source == "storage")
