@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 PROTOCOL = 1
 """Version of the wire.  A message of a newer one is refused with both numbers."""
 
+SOCKET_PATH_BYTES_MAX = 107
+"""A unix socket's path, without the zero that ends it (unix(7), sun_path)."""
+
 INITIAL = -1
 """`Holdings.applied` of a worker that has the job's initial state and no step yet."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unicorn_mgr.agent.service import AgentError, claim
-from unicorn_mgr.cli.common import Problem, agent_runtime, runtime_folder
+from unicorn_mgr.cli.common import Problem, agent_socket, runtime_folder
 
 
 @pytest.fixture(autouse=True)
@@ -18,14 +18,14 @@ def short_runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 
 def test_a_socket_lies_beside_the_data_if_its_path_is_short_enough() -> None:
-    assert agent_runtime(Path("/srv/agent"), "node-0") == Path("/srv/agent/run")
+    assert agent_socket(Path("/srv/agent"), "node-0") == Path("/srv/agent/run/node-0.sock")
 
 
 def test_agents_with_long_data_paths_and_one_name_have_sockets_of_their_own() -> None:
     one, other = (Path("/srv") / (letter * 120) for letter in "ab")
-    sockets = [agent_runtime(data, "node-0") / "node-0.sock" for data in (one, other)]
+    sockets = [agent_socket(data, "node-0") for data in (one, other)]
     assert sockets[0] != sockets[1]
-    assert sockets[0] == agent_runtime(one, "node-0") / "node-0.sock", "the same after a restart"
+    assert sockets[0] == agent_socket(one, "node-0"), "the same after a restart"
     assert all(len(str(s)) < 108 for s in sockets)
 
 

@@ -39,7 +39,9 @@ class Spawning:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: bytes | Exception) -> None:
         made = AgentService(
-            AgentConfig(coordinator="127.0.0.1:1", node="n", slots=(), data=folder, runtime=folder, templates=folder)
+            AgentConfig(
+                coordinator="127.0.0.1:1", node="n", slots=(), data=folder, socket=folder / "n.sock", templates=folder
+            )
         )
         self.left = list(answers)
         self.spawned: list[Path | None] = []

@@ -60,7 +60,7 @@ from unicorn_mgr.messages import (
     WatchLogs,
     Welcome,
 )
-from unicorn_mgr.model import Slot
+from unicorn_mgr.model import SOCKET_PATH_BYTES_MAX, Slot
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 SAMPLE_SECONDS = 0.5
@@ -84,8 +84,8 @@ class AgentConfig:
     slots: tuple[Slot, ...]
     data: Path
     """Logs and submitted files."""
-    runtime: Path
-    """Sockets; a short path, since a unix socket's is limited to 107 bytes."""
+    socket: Path
+    """Where workers find this agent."""
     templates: Path
     """Sockets of templates; agents of one machine may share it."""
     address: str = ""
@@ -111,8 +111,7 @@ class AgentService:
                 drills=config.drills,
             )
         )
-        path = config.runtime / f"{config.node}.sock"
-        for option, socket_path in (("data", path), ("templates", socket_of(config.templates, ""))):
+        for option, socket_path in (("data", config.socket), ("templates", socket_of(config.templates, ""))):
             if len(os.fsencode(socket_path)) > SOCKET_PATH_BYTES_MAX:
                 folder = socket_path.parent
                 raise AgentError(f"{option}: {folder}: its path is too long for a socket; choose a shorter --{option}")
@@ -121,11 +120,11 @@ class AgentService:
             slots=config.slots,
             address=address,
             data=config.data,
-            socket=path,
+            socket=config.socket,
             templates=config.templates,
         )
         self._host = Host(host_config, self._emit, lambda call: self._link.say(AgentMessage(call)))
-        self._hub = Hub(path, self._host, self._emit)
+        self._hub = Hub(config.socket, self._host, self._emit)
         self._link = Link(
             config.coordinator,
             config.tls,
@@ -345,7 +344,6 @@ class AgentService:
 
 
 DRILL_EXIT_CODE = 86
-SOCKET_PATH_BYTES_MAX = 107
 
 
 def _check_credentials(config: AgentConfig) -> None:

@@ -24,7 +24,7 @@ import typer
 from unicorn_mgr import messages
 from unicorn_mgr.codec import decoder, encode
 from unicorn_mgr.coordinator.protocol import SPOKEN
-from unicorn_mgr.model import PROTOCOL
+from unicorn_mgr.model import PROTOCOL, SOCKET_PATH_BYTES_MAX
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 CALL_SECONDS_MAX = 10.0
@@ -32,7 +32,6 @@ BACKLOG_MAX = 1_000
 """Items of a stream that wait to be shown; the sender waits then."""
 
 BACKLOG_SECONDS = 0.01
-SOCKET_PATH_BYTES_MAX = 100
 COORDINATOR = "UNICORN_COORDINATOR"
 TLS = "UNICORN_TLS"
 
@@ -135,11 +134,13 @@ def runtime_folder() -> Path:
     return path
 
 
-def agent_runtime(data: Path, node: str) -> Path:
-    """Where an agent's socket lives: beside its data; if that is too long a path, in a folder of this data alone."""
-    if len(os.fsencode(data.resolve() / "run" / f"{node}.sock")) <= SOCKET_PATH_BYTES_MAX:
-        return data.resolve() / "run"
-    return runtime_folder() / "agents" / hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:16]
+def agent_socket(data: Path, node: str) -> Path:
+    """Where an agent's workers find it: beside its data; if that is too long a path, in a folder of this data alone."""
+    name, data = f"{node}.sock", data.resolve()
+    beside = data / "run" / name
+    if len(os.fsencode(beside)) <= SOCKET_PATH_BYTES_MAX:
+        return beside
+    return runtime_folder() / "agents" / hashlib.sha256(os.fsencode(data)).hexdigest()[:16] / name
 
 
 def state_folder() -> Path:

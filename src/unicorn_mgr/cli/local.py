@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typer
 
-from unicorn_mgr.cli.common import Problem, agent_runtime, host_and_port, ignoring, interrupted_by
+from unicorn_mgr.cli.common import Problem, agent_socket, host_and_port, ignoring, interrupted_by
 from unicorn_mgr.cli.show import count, note, say
 
 READY_SECONDS_MAX = 30.0
@@ -219,5 +219,5 @@ def end_workers(folder: Path) -> None:
     from unicorn_mgr.agent.processes import strays  # noqa: PLC0415
 
     for data in sorted(folder.glob("node-*/")):
-        for pid in strays(agent_runtime(data, data.name) / f"{data.name}.sock", ()):
+        for pid in strays(agent_socket(data, data.name), ()):
             with_suppressed_kill(pid)
