@@ -23,6 +23,7 @@ from unicorn_mgr.messages import (
     ChecksumsDiffer,
     Exited,
     FreshStart,
+    LastingFact,
     Leaving,
     LoopEnded,
     Mistake,
@@ -185,25 +186,7 @@ def _ordered(state: ClusterState, event: e.WorkerOrdered, now: float) -> None:
         job.phase = JobPhase.STARTING
 
 
-def _told(
-    state: ClusterState,
-    job: Job,
-    worker: Worker,
-    fact: Ready
-    | Symptom
-    | Unreachable
-    | Resumed
-    | LoopEnded
-    | Leaving
-    | Raised
-    | Mistake
-    | FreshStart
-    | CheckpointWritten
-    | CheckpointFailed
-    | CheckpointPublished
-    | ChecksumsDiffer,
-    now: float,
-) -> None:
+def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now: float) -> None:
     match fact:
         case Ready():
             worker.ready, worker.trained = fact, True

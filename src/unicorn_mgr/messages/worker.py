@@ -31,9 +31,8 @@ class Attach:
     pid: int = 0
 
 
-Fact = (
+LastingFact = (
     Ready
-    | Published
     | Unreachable
     | Symptom
     | Resumed
@@ -47,6 +46,9 @@ Fact = (
     | CheckpointPublished
     | ChecksumsDiffer
 )
+"""What a worker tells of itself and the journal keeps."""
+
+Fact = LastingFact | Published
 """What a worker tells of itself; the agent passes it on unread."""
 
 

@@ -5,21 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from unicorn_mgr.messages import (
-    CheckpointFailed,
-    CheckpointPublished,
-    CheckpointWritten,
-    ChecksumsDiffer,
     Exited,
-    FreshStart,
-    Leaving,
-    LoopEnded,
-    Mistake,
-    Raised,
-    Ready,
-    Resumed,
+    LastingFact,
     Sample,
-    Symptom,
-    Unreachable,
 )
 from unicorn_mgr.model import Drill, Epoch, JobSpec, Slot
 
@@ -127,21 +115,7 @@ class WorkerTold:
     """A worker has told something of itself."""
 
     worker: str
-    fact: (
-        Ready
-        | Symptom
-        | Unreachable
-        | Resumed
-        | LoopEnded
-        | Leaving
-        | Raised
-        | Mistake
-        | FreshStart
-        | CheckpointWritten
-        | CheckpointFailed
-        | CheckpointPublished
-        | ChecksumsDiffer
-    )
+    fact: LastingFact
 
 
 @dataclass(frozen=True, slots=True)
