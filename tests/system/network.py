@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from unicorn_mgr.cli.local import LocalCluster, _Kept, end_workers
 
 SUBNET = "10.77.31"
 COORDINATOR = f"{SUBNET}.1"
+STOP_SECONDS_MAX = 10.0
 
 
 def sh(command: str) -> None:
@@ -138,5 +139,15 @@ def _end_templates(folder: Path) -> None:
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
             if b"unicorn_mgr.worker.template" in words and any(str(folder).encode() in w for w in words):
-                os.kill(int(entry.name), signal.SIGKILL)
-    time.sleep(0.1)
+                _end(int(entry.name))
+
+
+def _end(pid: int) -> None:
+    """Until it has ended."""
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        ended, _, _ = select.select([process], [], [], STOP_SECONDS_MAX)
+        assert ended, f"process {pid} does not end"
+    finally:
+        os.close(process)
