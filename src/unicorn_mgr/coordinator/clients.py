@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from sqlite3 import Error as SqliteError
 from typing import Any
 
@@ -158,7 +158,7 @@ class Clients:
 
     # -- following -----------------------------------------------------------------------
 
-    async def follow_events(self, asked: FollowEventsRequest, context: Context) -> AsyncIterator[bytes]:
+    async def follow_events(self, asked: FollowEventsRequest, context: Context) -> AsyncGenerator[bytes, None]:
         """Events after a number, and with `follow` those to come."""
         await self._authority.require(context, Role.VIEWER)
         state, after = self._driver.core.state, asked.after
@@ -179,7 +179,7 @@ class Clients:
     def _read(self, after: int) -> list[Entry]:
         return list(self._driver.store.entries(after, EVENTS_PER_READ))
 
-    async def follow_job(self, asked: FollowJobRequest, context: Context) -> AsyncIterator[bytes]:
+    async def follow_job(self, asked: FollowJobRequest, context: Context) -> AsyncGenerator[bytes, None]:
         """A job's state whenever it changes, and its output, until it has ended."""
         await self._authority.require(context, Role.VIEWER)
         if asked.job not in self._driver.core.state.jobs:

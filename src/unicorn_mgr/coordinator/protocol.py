@@ -1,16 +1,22 @@
-"""Callers of another version of the wire are refused before anything they say is read."""
+"""The door of the server: callers of another version of the wire, and what is no message, are refused in one line."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
 
+from unicorn_mgr.codec import WireError, decoder, encode
 from unicorn_mgr.model import PROTOCOL
 
 SPOKEN = "unicorn-protocol"
 """Name of the metadata in which a client says its version.  Agents say theirs in their hello."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
 
 _HANDLERS = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -43,3 +49,57 @@ class OneProtocol(grpc.aio.ServerInterceptor):
         make: Any = _HANDLERS[bool(handler.request_streaming), bool(handler.response_streaming)]
         refusing: grpc.RpcMethodHandler[Any, Any] = make(refuse)
         return refusing
+
+
+# Methods read their requests themselves: what a deserializer of grpc raises becomes UNKNOWN.
+
+
+def answers(
+    serve: Callable[[Asked, Context], Awaitable[Answered]], kind: type[Asked]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A method that answers a request of a kind with one message."""
+    decode = decoder(kind)
+
+    async def read_and_serve(data: bytes, context: Context) -> Answered:
+        async with _refusing_what_is_no_message(context):
+            asked = decode(data)
+        return await serve(asked, context)
+
+    return grpc.unary_unary_rpc_method_handler(read_and_serve, None, encode)
+
+
+def streams(
+    serve: Callable[[Asked, Context], AsyncGenerator[bytes, None]], kind: type[Asked]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A method that answers a request of a kind with encoded messages."""
+    decode = decoder(kind)
+
+    async def read_and_serve(data: bytes, context: Context) -> AsyncIterator[bytes]:
+        async with _refusing_what_is_no_message(context):
+            asked = decode(data)
+        async with contextlib.aclosing(serve(asked, context)) as stream:
+            async for answer in stream:
+                yield answer
+
+    return grpc.unary_stream_rpc_method_handler(read_and_serve, None, None)
+
+
+def converses(
+    serve: Callable[[AsyncIterator[Asked], Context], AsyncGenerator[bytes, None]], kind: type[Asked]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A method that hears messages of a kind and says encoded ones; it lets `WireError` through."""
+
+    async def read_and_serve(said: AsyncIterator[Asked], context: Context) -> AsyncIterator[bytes]:
+        async with _refusing_what_is_no_message(context), contextlib.aclosing(serve(said, context)) as stream:
+            async for answer in stream:
+                yield answer
+
+    return grpc.stream_stream_rpc_method_handler(read_and_serve, decoder(kind), None)
+
+
+@contextlib.asynccontextmanager
+async def _refusing_what_is_no_message(context: Context) -> AsyncIterator[None]:
+    try:
+        yield
+    except WireError as wrong:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(wrong))

@@ -17,13 +17,12 @@ import grpc
 import structlog
 
 from unicorn_mgr import messages
-from unicorn_mgr.codec import decoder, encode
 from unicorn_mgr.coordinator.authority import Authority
 from unicorn_mgr.coordinator.clients import Clients
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook
 from unicorn_mgr.coordinator.metrics import MetricsServer, serve_metrics
-from unicorn_mgr.coordinator.protocol import OneProtocol
+from unicorn_mgr.coordinator.protocol import OneProtocol, answers, converses, streams
 from unicorn_mgr.coordinator.sessions import Agents
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.store import Store
@@ -183,29 +182,21 @@ def _agent_service(agents: Agents) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(
         "unicorn.v1.AgentService",
         {
-            "Attach": grpc.stream_stream_rpc_method_handler(agents.attach, decoder(messages.AgentMessage), _as_it_is),
-            "FetchSnapshot": grpc.unary_stream_rpc_method_handler(
-                agents.fetch_snapshot, decoder(messages.SnapshotRequest), _as_it_is
-            ),
+            "Attach": converses(agents.attach, messages.AgentMessage),
+            "FetchSnapshot": streams(agents.fetch_snapshot, messages.SnapshotRequest),
         },
     )
 
 
 def _client_service(clients: Clients) -> grpc.GenericRpcHandler:
-    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     return grpc.method_handlers_generic_handler(
         "unicorn.v1.ClientService",
         {
-            "Submit": unary(clients.submit, decoder(messages.SubmitJob), encode),
-            "Command": unary(clients.command, decoder(messages.OperatorCommand), encode),
-            "Look": unary(clients.look, decoder(messages.LookRequest), encode),
-            "FindIncident": unary(clients.find_incident, decoder(messages.IncidentRequest), encode),
-            "FollowJob": stream(clients.follow_job, decoder(messages.FollowJobRequest), _as_it_is),
-            "FollowEvents": stream(clients.follow_events, decoder(messages.FollowEventsRequest), _as_it_is),
+            "Submit": answers(clients.submit, messages.SubmitJob),
+            "Command": answers(clients.command, messages.OperatorCommand),
+            "Look": answers(clients.look, messages.LookRequest),
+            "FindIncident": answers(clients.find_incident, messages.IncidentRequest),
+            "FollowJob": streams(clients.follow_job, messages.FollowJobRequest),
+            "FollowEvents": streams(clients.follow_events, messages.FollowEventsRequest),
         },
     )
-
-
-def _as_it_is(data: Any) -> Any:
-    """Streams encode where they are made."""
-    return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
 import grpc
@@ -105,7 +105,7 @@ class Agents:
 
     async def attach(
         self, said: AsyncIterator[AgentMessage], context: grpc.aio.ServicerContext[AgentMessage, bytes]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """One agent's stream, from its hello to its end."""
         await self._authority.require(context, Role.AGENT)
         hello = (await anext(aiter(said))).body
@@ -284,7 +284,7 @@ class Agents:
 
     async def fetch_snapshot(
         self, asked: SnapshotRequest, context: grpc.aio.ServicerContext[SnapshotRequest, bytes]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The archive of a submitted working directory, in pieces."""
         await self._authority.require(context, Role.AGENT)
         data = await asyncio.to_thread(self._driver.store.file, asked.digest)
