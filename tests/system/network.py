@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from e2e.harness import Cluster
 
 from unicorn_mgr.cli.certs import make
 from unicorn_mgr.cli.common import Client
-from unicorn_mgr.cli.local import LocalCluster, _Kept, end_workers
+from unicorn_mgr.cli.local import LocalCluster, agent_command, coordinator_command
 
 SUBNET = "10.77.31"
 COORDINATOR = f"{SUBNET}.1"
@@ -88,45 +87,28 @@ class Network:
 
 
 @contextlib.contextmanager
-def hosts(folder: Path, nodes: int, settings: tuple[str, ...] = ()) -> Iterator[tuple[Network, Cluster]]:
+def hosts(folder: Path, nodes: int) -> Iterator[tuple[Network, Cluster]]:
     """A coordinator here and an agent in every namespace, talking mutual TLS."""
     network = Network(nodes)
     certificates = folder / "certs"
     make(certificates, [COORDINATOR], datetime.timedelta(days=1))
     network.up()
-    unicorn = [sys.executable, "-m", "unicorn_mgr.cli"]
-    ready = folder / "coordinator.ready"
-    command = [*unicorn, "coordinator", "--listen", f"{COORDINATOR}:7077", "--data", str(folder / "coordinator")]
-    command += [
-        "--metrics",
-        "",
-        "--tls",
-        str(certificates / "coordinator"),
-        "--ready-file",
-        str(ready),
-        "--allow-drills",
-    ]
-    for pair in settings:
-        command += ["--set", pair]
-    local = LocalCluster(folder, "", _Kept("coordinator", command, folder / "coordinator.log"))
+    command = coordinator_command(folder, f"{COORDINATOR}:7077", tls=certificates / "coordinator")
+    local = LocalCluster(folder, command)
     try:
-        local.coordinator.start()
-        local.wait_for_coordinator(ready)
-        for node in range(nodes):
-            agent = ["ip", "netns", "exec", network.namespace(node), *unicorn, "agent", "--coordinator", local.address]
-            agent += ["--node", f"node-{node}", "--device", "cpu", "--slots", "1", "--allow-drills"]
-            agent += ["--tls", str(certificates / "agent"), "--data", str(folder / f"node-{node}")]
-            agent += ["--templates", str(folder / f"node-{node}" / "templates")]
-            kept = _Kept(f"node-{node}", agent, folder / f"node-{node}.log")
-            local.agents.append(kept)
-            kept.start()
+        local.start_coordinator()
+        for i in range(nodes):
+            node = f"node-{i}"
+            command = agent_command(
+                folder, node, local.address, tls=certificates / "agent", templates=folder / node / "templates"
+            )
+            local.start_agent(node, ["ip", "netns", "exec", network.namespace(i), *command])
         found = Cluster(local, folder, Client(local.address, certificates / "operator"))
         found.wait_for("all agents attached", lambda _: len(found.look().nodes) == nodes)
         yield network, found
     finally:
         network.heal()
         local.stop()
-        end_workers(folder)
         _end_templates(folder)
         network.down()
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -24,6 +24,7 @@ LOST_NODE_SECONDS = 15.0
 """A node lost in a drill comes back after this long."""
 
 LOST_EXIT_CODE = 86
+UNICORN = (sys.executable, "-m", "unicorn_mgr.cli")
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +79,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(eq=False)
-class _Kept:
+class Kept:
     """A process that is started again when it dies."""
 
     name: str
@@ -126,24 +127,26 @@ class _Kept:
             self.process.wait()
 
 
-@dataclass(eq=False)
 class LocalCluster:
     """A coordinator and agents as children of this process."""
 
-    folder: Path
-    listen: str
-    coordinator: _Kept
-    agents: list[_Kept] = field(default_factory=list)
-    address: str = ""
-    metrics: str = ""
+    def __init__(self, folder: Path, coordinator: list[str]) -> None:
+        self.folder = folder
+        self.coordinator = Kept("coordinator", coordinator, folder / "coordinator.log")
+        self.agents: list[Kept] = []
+        self.address = ""
+        self.metrics = ""
 
     def tend(self) -> list[str]:
         """Start again what has died; returns what there is to say of it."""
         said = [kept.tend(time.monotonic()) for kept in (self.coordinator, *self.agents)]
         return [line for line in said if line]
 
-    def wait_for_coordinator(self, ready: Path) -> None:
+    def start_coordinator(self) -> None:
         """Until it serves.  Raises `Problem` with its own words if it can't."""
+        ready = _ready_file(self.folder)
+        ready.unlink(missing_ok=True)
+        self.coordinator.start()
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not ready.exists():
             assert self.coordinator.process is not None
@@ -152,6 +155,14 @@ class LocalCluster:
                 raise Problem((words[-1] if words else "the coordinator did not start").removeprefix("unicorn: "))
             time.sleep(0.02)
         self.address, self.metrics = ready.read_text().split("\n")[:2]
+        # A restarted coordinator must be found where it was.
+        self.coordinator.command[self.coordinator.command.index("--listen") + 1] = self.address
+
+    def start_agent(self, node: str, command: list[str]) -> None:
+        """Start one more, and keep it running."""
+        kept = Kept(node, command, self.folder / f"{node}.log")
+        self.agents.append(kept)
+        kept.start()
 
     def stop(self) -> None:
         """End everything, workers too."""
@@ -159,8 +170,40 @@ class LocalCluster:
             kept.ask_to_end()
         for kept in self.agents:
             kept.end()
-        end_workers(self.folder)
+        _end_workers(self.folder)
         self.coordinator.end()
+
+
+def coordinator_command(
+    folder: Path, listen: str, *, settings: tuple[str, ...] = (), drills: bool = True, tls: Path | None = None
+) -> list[str]:
+    """What starts the coordinator of the cluster in `folder`."""
+    command = [*UNICORN, "coordinator", "--listen", listen, "--data", str(folder / "coordinator")]
+    command += ["--metrics", "127.0.0.1:0", "--ready-file", str(_ready_file(folder))]
+    command += ["--tls", str(tls)] if tls is not None else []
+    command += ["--allow-drills"] if drills else []
+    for pair in settings:
+        command += ["--set", pair]
+    return command
+
+
+def agent_command(
+    folder: Path,
+    node: str,
+    coordinator: str,
+    *,
+    slots: int = 1,
+    drills: bool = True,
+    tls: Path | None = None,
+    templates: Path | None = None,
+) -> list[str]:
+    """What starts the agent of a node of the cluster in `folder`."""
+    command = [*UNICORN, "agent", "--coordinator", coordinator, "--node", node, "--device", "cpu"]
+    command += ["--slots", str(slots), "--data", str(folder / node)]
+    command += ["--tls", str(tls)] if tls is not None else []
+    command += ["--templates", str(templates)] if templates is not None else []
+    command += ["--allow-drills"] if drills else []
+    return command
 
 
 @contextlib.contextmanager
@@ -175,45 +218,25 @@ def running(
 ) -> Iterator[LocalCluster]:
     """A local cluster, ended when the block ends."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ready = folder / "coordinator.ready"
-    ready.unlink(missing_ok=True)
-    unicorn = [sys.executable, "-m", "unicorn_mgr.cli"]
-    command = [
-        *unicorn,
-        "coordinator",
-        "--listen",
-        listen,
-        "--data",
-        str(folder / "coordinator"),
-        "--metrics",
-        "127.0.0.1:0",
-    ]
-    command += ["--ready-file", str(ready), *(["--allow-drills"] if drills else [])]
-    for pair in settings:
-        command += ["--set", pair]
-    cluster = LocalCluster(folder, listen, _Kept("coordinator", command, folder / "coordinator.log"))
+    cluster = LocalCluster(folder, coordinator_command(folder, listen, settings=settings, drills=drills))
     try:
         with interrupted_by(signal.SIGTERM, signal.SIGHUP):
-            cluster.coordinator.start()
-            cluster.wait_for_coordinator(ready)
-            # A restarted coordinator must be found where it was.
-            at = command.index("--listen") + 1
-            command[at] = cluster.address
+            cluster.start_coordinator()
             for i in range(nodes):
-                agent = [*unicorn, "agent", "--coordinator", cluster.address, "--node", f"node-{i}", "--device", "cpu"]
-                agent += ["--slots", str(slots), "--data", str(folder / f"node-{i}")]
-                agent += ["--templates", str(templates)] if templates is not None else []
-                agent += ["--allow-drills"] if drills else []
-                kept = _Kept(f"node-{i}", agent, folder / f"node-{i}.log")
-                cluster.agents.append(kept)
-                kept.start()
+                node = f"node-{i}"
+                command = agent_command(folder, node, cluster.address, slots=slots, drills=drills, templates=templates)
+                cluster.start_agent(node, command)
             yield cluster
     finally:
         with ignoring(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             cluster.stop()
 
 
-def end_workers(folder: Path) -> None:
+def _ready_file(folder: Path) -> Path:
+    return folder / "coordinator.ready"
+
+
+def _end_workers(folder: Path) -> None:
     """Workers outlive their agents; those of this cluster are found by their agent's socket."""
     from unicorn_mgr.agent.host import with_suppressed_kill  # noqa: PLC0415
     from unicorn_mgr.agent.processes import strays  # noqa: PLC0415
