@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from worker.checkpoints import FLAKY
+from worker.flaky import FlakyFileSystem
+
+from unicorn_mgr.worker import checkpoint
 
 # A busy machine is no failure.
 settings.register_profile("worker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,3 +25,19 @@ def _one_thread_each() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def flaky_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Empty, and what fails there is tried again at once."""
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS_MAX", 0.001)
+    FlakyFileSystem.reset()
+    yield
+    FlakyFileSystem.reset()
+
+
+@pytest.fixture(params=["directory", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where checkpoints go."""
+    return str(tmp_path / "run") if request.param == "directory" else FLAKY

@@ -178,3 +178,18 @@ def difference(one: Any, other: Any, path: str = "") -> float:
         )
     assert one == other, (path, one, other)
     return 0.0
+
+
+# -- the smallest there is -------------------------------------------------------------------
+
+
+def line() -> nn.Linear:
+    """Two parameters."""
+    torch.manual_seed(0)
+    return nn.Linear(2, 1, bias=False).double()
+
+
+def loss_of(model: nn.Module, number: int) -> Tensor:
+    """Of its micro-batch `number`."""
+    loss: Tensor = model(torch.tensor([[number + 1.0, 2.0]], dtype=torch.float64)).sum()
+    return loss
