@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e.harness import Cluster, Undisturbed, cluster, finish
 
+SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = 60
 ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
 
@@ -60,6 +62,19 @@ def test_agent_and_coordinator_die_together(own: Cluster, undisturbed: Undisturb
     own.kill_agent(0)
     own.kill_agent(1)
     finish(job, undisturbed, STEPS, members=3)
+
+
+def test_processes_without_attach_still_meet(own: Cluster, tmp_path: Path) -> None:
+    """The agent dies before a process has asked for its store, whose port stands in its environment."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [sys.executable, str(SCRIPTS / "ddp.py"), "--out", str(tmp_path), "--gate", f"1:{gate}"]
+    job = own.submit([], size_min=3, command=command)
+    with gate.open("w"):  # from here the process waits for what is written, to its end
+        own.kill_agent(1)
+        own.wait_for("node-1 attached again", lambda e: sum(h.kind == "NodeAttached" for h in e) == 4)
+    assert job.wait().exit_code == 0
+    assert own.incidents(job.name) == []
 
 
 def test_a_node_is_lost_and_comes_back(own: Cluster, undisturbed: Undisturbed) -> None:

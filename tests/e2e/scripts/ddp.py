@@ -21,9 +21,12 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--die", default="", help="RANK:STEP, in the first start")
 parser.add_argument("--how", default="kill", choices=["kill", "raise", "exit"])
+parser.add_argument("--gate", default="", help="RANK:FIFO: it waits before it meets the others")
 args = parser.parse_args()
 
 start, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
+if args.gate.startswith(f"{rank}:"):
+    Path(args.gate.partition(":")[2]).read_bytes()
 distributed.init_process_group("gloo")
 torch.manual_seed(rank)  # DistributedDataParallel hands out rank 0's parameters
 model = DistributedDataParallel(nn.Linear(4, 1).double())
