@@ -79,7 +79,7 @@ class Host:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         statuses: dict[str, int] = {}
         for found in await self._templates.adopt_all():
-            self._adopt(found)
+            await self._adopt(found)
             if found.status is not None:
                 statuses[found.worker] = found.status
         for pid in processes.strays(self.config.socket, self.processes):
@@ -129,7 +129,8 @@ class Host:
             environment = self._environment(order, token, front.port)
             python = parse(order.command)
             interpreter = self._interpreter(python, environment)
-            request = self._request(order, python if interpreter else None, snapshot, environment, token, logfile)
+            request = self._request(order, python if interpreter else None, snapshot, environment, logfile)
+            request["note"] = _note(token, front.port, order)
             found = await self._templates.spawn(
                 request, interpreter or "", python.flags if python and interpreter else (), environment
             )
@@ -194,7 +195,6 @@ class Host:
         python: PythonCommand | None,
         snapshot: Path | None,
         environment: dict[str, str],
-        token: str,
         logfile: Path,
     ) -> dict[str, object]:
         folder = Path(order.directory) if Path(order.directory).is_dir() else snapshot
@@ -202,14 +202,12 @@ class Host:
             raise Mistaken(
                 Mistake("workdir", order.directory, f"there is no such directory on node {self.config.node}")
             )
-        note = base64.b64encode(encode(replace(order, environment={}))).decode()
         request: dict[str, object] = {
             "worker": order.worker,
             "cwd": str(folder),
             "env": environment,
             "log": str(logfile),
             "original": list(order.command),
-            "note": f"{token} {note}",
         }
         if python is None:
             _check_program(order.command[0], folder, environment, self.config.node)
@@ -227,13 +225,21 @@ class Host:
 
     # -- watching ------------------------------------------------------------------------
 
-    def _adopt(self, found: Found) -> None:
-        token, _, note = found.note.partition(" ")
-        order = _read_order(base64.b64decode(note))
+    async def _adopt(self, found: Found) -> None:
+        token, port, order = _read_note(found.note)
         logfile = logs.file_of(self.config.data, order.worker)
         process = Process(order, found.pid, processes.map_ring(found.ring), found.words, logfile, token)
         self._emit(Adopted(order, found.pid))
         self._watch(process)
+        await self._open_again(order.worker, port)
+
+    async def _open_again(self, worker: str, port: int) -> None:
+        """The coordinator holds what was stored, and the process will look for it where it was told to."""
+        front = self.stores[worker] = StoreFront(worker, self._store_call)
+        try:
+            await front.open(port)
+        except OSError as failed:
+            log.warning("a worker's store can't be served again", worker=worker, port=port, why=str(failed))
 
     def _watch(self, process: Process) -> None:
         self.processes[process.order.worker] = process
@@ -361,6 +367,17 @@ class Mistaken(Exception):
     def __init__(self, mistake: Mistake) -> None:
         super().__init__(str(mistake))
         self.mistake = mistake
+
+
+def _note(token: str, port: int, order: StartWorker) -> str:
+    """What a template keeps of a worker for the agent's next incarnation."""
+    return f"{token} {port} {base64.b64encode(encode(replace(order, environment={}))).decode()}"
+
+
+def _read_note(note: str) -> tuple[str, int, StartWorker]:
+    """Inverse of `_note`."""
+    token, port, order = note.split(" ")
+    return token, int(port), _read_order(base64.b64decode(order))
 
 
 def _script(target: str, folder: Path, snapshot: Path | None, node: str) -> Path:

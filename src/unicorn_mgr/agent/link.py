@@ -53,16 +53,17 @@ class Link:
         self.cluster = ""
         self.term = 0
 
-    def say(self, message: AgentMessage) -> None:
+    def say(self, message: AgentMessage) -> bool:
         """Send a message if the stream is open.  What is true is told again when it is."""
         if self._outbox is None:
-            return
+            return False
         if self._outbox.full():
             # Nothing may be left out in the middle: cut, attach again, tell everything.
             self._outbox = None
             self._cut()
-            return
+            return False
         self._outbox.put_nowait(encode(message))
+        return True
 
     @property
     def takes_output(self) -> bool:

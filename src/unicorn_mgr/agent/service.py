@@ -57,6 +57,7 @@ from unicorn_mgr.messages import (
     ReadNow,
     StartWorker,
     StoreAnswer,
+    StoreCall,
     WatchLogs,
     Welcome,
 )
@@ -123,7 +124,7 @@ class AgentService:
             socket=config.socket,
             templates=config.templates,
         )
-        self._host = Host(host_config, self._emit, lambda call: self._link.say(AgentMessage(call)))
+        self._host = Host(host_config, self._emit, self._call_store)
         self._hub = Hub(config.socket, self._host, self._emit)
         self._link = Link(
             config.coordinator,
@@ -135,6 +136,7 @@ class AgentService:
         )
         self._beat_seconds = 1.0
         self._beats = 0
+        self._unsent_calls: list[StoreCall] = []
         self._followers: dict[str, logs.Follower] = {}
         self._punched: dict[str, int] = {}
         self._node_drill: NodeDrill | None = None
@@ -277,6 +279,14 @@ class AgentService:
     def _welcomed(self, welcome: Welcome) -> None:
         self._beat_seconds = welcome.beat_seconds
         self._emit(LinkOpened(welcome))
+        unsent, self._unsent_calls = self._unsent_calls, []
+        for call in unsent:
+            self._call_store(call)
+
+    def _call_store(self, call: StoreCall) -> None:
+        """Kept while the coordinator is away: nobody would ask again, and a worker waits for the answer."""
+        if not self._link.say(AgentMessage(call)):
+            self._unsent_calls.append(call)
 
     async def _collect_evidence(self, request: str, worker: str) -> None:
         process = self._host.processes.get(worker)

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import enum
 import itertools
+import secrets
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -62,12 +63,13 @@ class StoreFront:
     send: Send
     port: int = 0
     _server: asyncio.Server | None = None
-    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(secrets.randbits(62)))
+    """Random: what an earlier incarnation of the agent asked may be answered yet, and is no answer to us."""
     _waiting: dict[int, asyncio.Future[StoreAnswer]] = field(default_factory=dict)
 
-    async def open(self) -> None:
-        """Listen at a free port."""
-        self._server = await asyncio.start_server(self._serve, STORE_ADDRESS, 0)
+    async def open(self, port: int = 0) -> None:
+        """Listen, at a free port unless one is given."""
+        self._server = await asyncio.start_server(self._serve, STORE_ADDRESS, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def answer(self, answer: StoreAnswer) -> None:
@@ -181,6 +183,7 @@ class _Line:
         self.ahead = asyncio.create_task(self.reader.readexactly(1))
         await asyncio.wait({answer, self.ahead}, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
+            answer.result()  # cancelled if the store is closing: no key is there, and the line ends
             self.writer.write(_STOP_WAITING)
             return
         answer.cancel()
