@@ -192,11 +192,11 @@ class Client:
         """A unary call.  Raises `Problem`."""
         unary = self._channel.unary_unary(
             f"/unicorn.v1.ClientService/{name}",
-            request_serializer=encode,
+            request_serializer=None,
             response_deserializer=decoder(answer),
         )
         try:
-            found: R = unary(asked, timeout=seconds, wait_for_ready=False, metadata=_METADATA)
+            found: R = unary(_encoded(asked), timeout=seconds, wait_for_ready=False, metadata=_METADATA)
         except grpc.RpcError as failed:
             raise self.problem(failed) from None
         self._reached = True
@@ -206,10 +206,10 @@ class Client:
         """A stream of answers.  Raises `Problem`."""
         stream = self._channel.unary_stream(
             f"/unicorn.v1.ClientService/{name}",
-            request_serializer=encode,
+            request_serializer=None,
             response_deserializer=decoder(item),
         )
-        call = stream(asked, metadata=_METADATA)
+        call = stream(_encoded(asked), metadata=_METADATA)
         pump = _Pump(call)
         try:
             while (found := pump.items.get()) is not None:
@@ -281,6 +281,19 @@ class NotThere(Problem):
 
 class Unreachable(Problem):
     """The coordinator did not answer; it may later."""
+
+
+def _encoded(asked: object) -> bytes:
+    """Not left to gRPC, which would only say that it could not be done."""
+    try:
+        return encode(asked)
+    except UnicodeEncodeError as wrong:
+        raise Problem(f"{readable(wrong.object)}: not UTF-8") from None
+
+
+def readable(text: str) -> str:
+    """Bytes of the command line that are no UTF-8 as question marks."""
+    return text.encode(errors="replace").decode()
 
 
 def _plain(text: str) -> str:

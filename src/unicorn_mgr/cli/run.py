@@ -27,6 +27,7 @@ from unicorn_mgr.cli.common import (
     Terminated,
     TlsOption,
     interrupted_by,
+    readable,
 )
 from unicorn_mgr.cli.operate import order
 from unicorn_mgr.cli.output import Output, follow
@@ -115,7 +116,11 @@ def check(spec: JobSpec) -> None:
     try:
         check_spec(spec)
     except Rejected as wrong:
-        raise Problem(str(wrong)) from wrong
+        option = wrong.mistake.field.replace("_", "-")
+        raise Problem(str(replace(wrong.mistake, field=option))) from wrong
+    words = [("workdir", spec.directory), ("checkpoint", spec.checkpoint_url), *(("command", w) for w in spec.command)]
+    for field, value in words:
+        _check_text(field, value)
     folder = Path(spec.directory)
     if not folder.is_dir():
         raise Problem(f"workdir: {folder}: there is no such directory")
@@ -153,9 +158,13 @@ def passed_environment(environment: Mapping[str, str], asked: list[str]) -> dict
         if not equals and name not in environment:
             raise Problem(f"env: {name}: it is not set here; give NAME=VALUE")
         found[name] = value if equals else environment[name]
-        if not _is_text(name + found[name]):
-            raise Problem(f"env: {name.encode(errors='replace').decode()}: not UTF-8")
+        _check_text("env", name, name + found[name])
     return found
+
+
+def _check_text(field: str, shown: str, value: str | None = None) -> None:
+    if not _is_text(shown if value is None else value):
+        raise Problem(f"{field}: {readable(shown)}: not UTF-8")
 
 
 def _is_text(value: str) -> bool:
