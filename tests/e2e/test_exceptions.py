@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from e2e.harness import Cluster, Undisturbed, check_exact, finish
+from command_line import ran
+from e2e.harness import SCRIPT, Cluster, Job, Undisturbed, check_exact, finish
 
 STEPS = 40
 ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
@@ -37,14 +38,31 @@ def test_a_poison_micro_batch_is_not_dealt_a_third_time(shared: Cluster) -> None
     assert sum(1 for _, step, number, _ in job.records() if (step, number) == (4, 2)) == 2
 
 
-def test_a_poison_micro_batch_is_skipped_if_the_job_says_so(shared: Cluster) -> None:
+def test_a_poison_micro_batch_is_skipped_if_the_job_says_so(shared: Cluster, undisturbed: Undisturbed) -> None:
     job = shared.submit([*ARGUMENTS, "--raise-at", "4:2"], skip_poison=True)
+    check_skipped(job, undisturbed)
+
+
+def test_a_micro_batch_that_kills_the_only_worker_is_skipped_if_its_user_says_so(
+    shared: Cluster, undisturbed: Undisturbed
+) -> None:
+    """Nobody is left to say what was open, and every life begins anew."""
+    job = Job(shared, "poisoned", shared.folder / "out" / "poisoned")
+    script = (sys.executable, str(SCRIPT), "--out", str(job.out), "--steps", str(STEPS), "--kill-at", "4:2")
+    words = ("run", "--name", job.name, "--skip-poison", "--no-snapshot", "--", *script)
+    said = ran(*words, coordinator=shared.local.address)
+    assert said.code == 0, said
+    check_skipped(job, undisturbed)
+    assert [i.cause for i in shared.incidents(job.name)] == ["process_killed"] * 2
+
+
+def check_skipped(job: Job, undisturbed: Undisturbed) -> None:
+    """It was computed twice, and the end is that of a run without it."""
     ended = job.wait()
     assert ended.exit_code == 0, ended.reason
     assert sum(1 for _, step, number, _ in job.records() if (step, number) == (4, 2)) == 2
-    shared.wait_event("PoisonFound", lambda e: e.job == job.name and e.skip)
-    first, *others = job.weights().values()
-    assert all((other["state"][k] == first["state"][k]).all() for other in others for k in first["state"])
+    job.cluster.wait_event("PoisonFound", lambda e: e.job == job.name and e.skip)
+    check_exact(job, undisturbed("--steps", str(STEPS), "--skip-at", "4:2"))
 
 
 def test_exit_zero_before_the_end_is_a_fault(shared: Cluster, undisturbed: Undisturbed) -> None:
