@@ -190,13 +190,13 @@ class Client:
 
     def call(self, name: str, asked: object, answer: type[R], seconds: float = CALL_SECONDS_MAX) -> R:
         """A unary call.  Raises `Problem`."""
-        unary = self._channel.unary_unary(
+        unary: grpc.UnaryUnaryMultiCallable[bytes, R] = self._channel.unary_unary(
             f"/unicorn.v1.ClientService/{name}",
             request_serializer=None,
             response_deserializer=decoder(answer),
         )
         try:
-            found: R = unary(_encoded(asked), timeout=seconds, wait_for_ready=False, metadata=_METADATA)
+            found = unary(_encoded(asked), timeout=seconds, wait_for_ready=False, metadata=_METADATA)
         except grpc.RpcError as failed:
             raise self.problem(failed) from None
         self._reached = True
@@ -204,7 +204,7 @@ class Client:
 
     def follow(self, name: str, asked: object, item: type[R]) -> Iterator[R]:
         """A stream of answers.  Raises `Problem`."""
-        stream = self._channel.unary_stream(
+        stream: grpc.UnaryStreamMultiCallable[bytes, R] = self._channel.unary_stream(
             f"/unicorn.v1.ClientService/{name}",
             request_serializer=None,
             response_deserializer=decoder(item),
