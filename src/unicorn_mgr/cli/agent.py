@@ -102,7 +102,8 @@ def _serve(
     tls: Path | None,
     drills: bool,
 ) -> None:
-    from unicorn_mgr.agent.service import AgentConfig, AgentError, AgentService  # noqa: PLC0415
+    # The other commands need nothing of the agent.
+    from unicorn_mgr.agent.service import AgentConfig, AgentError, AgentService  # noqa: PLC0415 - see above
 
     config = AgentConfig(
         coordinator=coordinator,

@@ -73,11 +73,11 @@ def _serve(
     settings: dict[str, Any],
     ready_file: Path | None,
 ) -> None:
-    # Imported here: the other commands need neither the server nor its libraries.
-    from unicorn_mgr.coordinator.driver import JournalFailed  # noqa: PLC0415
-    from unicorn_mgr.coordinator.service import ServiceConfig, ServiceError, run  # noqa: PLC0415
-    from unicorn_mgr.coordinator.settings import Settings  # noqa: PLC0415
-    from unicorn_mgr.coordinator.store import StoreError  # noqa: PLC0415
+    # The other commands need neither the server nor its libraries, which take long to load.
+    from unicorn_mgr.coordinator.driver import JournalFailed  # noqa: PLC0415 - see above
+    from unicorn_mgr.coordinator.service import ServiceConfig, ServiceError, run  # noqa: PLC0415 - see above
+    from unicorn_mgr.coordinator.settings import Settings  # noqa: PLC0415 - see above
+    from unicorn_mgr.coordinator.store import StoreError  # noqa: PLC0415 - see above
 
     try:
         checked = Settings.model_validate(settings)

@@ -238,8 +238,9 @@ def _ready_file(folder: Path) -> Path:
 
 def _end_workers(folder: Path) -> None:
     """Workers outlive their agents; those of this cluster are found by their agent's socket."""
-    from unicorn_mgr.agent.host import with_suppressed_kill  # noqa: PLC0415
-    from unicorn_mgr.agent.processes import strays  # noqa: PLC0415
+    # The other commands need nothing of the agent.
+    from unicorn_mgr.agent.host import with_suppressed_kill  # noqa: PLC0415 - see above
+    from unicorn_mgr.agent.processes import strays  # noqa: PLC0415 - see above
 
     for data in sorted(folder.glob("node-*/")):
         for pid in strays(agent_socket(data, data.name), ()):

@@ -26,7 +26,7 @@ from unicorn_mgr.coordinator.rendezvous import Rendezvous
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.store import Store
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.messages import CollectEvidence, ReadNow, Sample, ToAgent, WorkerDirective
+from unicorn_mgr.messages import CollectEvidence, Published, ReadNow, Sample, ToAgent, WorkerDirective
 from unicorn_mgr.planner.problem import Policy
 
 BATCH_MAX = 1_000
@@ -215,11 +215,8 @@ class Driver:
             case e.TakeEvidence(node, worker):
                 self._send(node, CollectEvidence(f"evidence {worker}", worker))
 
-    def publish(self, worker: str, note: object) -> e.GroupFormed | None:
+    def publish(self, worker: str, note: Published) -> e.GroupFormed | None:
         """A member has published; returns the fact to tell if everybody has now."""
-        from unicorn_mgr.messages import Published  # noqa: PLC0415
-
-        assert isinstance(note, Published)
         job = worker.rpartition("/")[0]
         formed, to, completed = self.rendezvous.publish(job, note)
         for name in to:

@@ -231,7 +231,7 @@ class Store:
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
-                # A full disk has rolled it back already.
+                # Even when interrupted: left open, the next transaction could not begin.  A full disk has ended it.
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise

@@ -151,9 +151,9 @@ class Job:
             url, every, keep = welcome.checkpoint_url, welcome.checkpoint_every_steps, welcome.checkpoint_keep
         if not url:
             return None
-        # Imported here: a job without checkpoints does not load torch.distributed.checkpoint.
-        from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings  # noqa: PLC0415
-        from unicorn_mgr.worker.storage import StorageError  # noqa: PLC0415
+        # A job without checkpoints need not load torch.distributed.checkpoint.
+        from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings  # noqa: PLC0415 - see above
+        from unicorn_mgr.worker.storage import StorageError  # noqa: PLC0415 - see above
 
         settings = CheckpointSettings(url, every, keep, welcome.job_id or secrets.token_hex(8), welcome.checkpoint_step)
         try:

@@ -234,7 +234,7 @@ class Checkpointer:
         if not self._alone:
             copy.complete.wait()
         if copy.overtaken:
-            self._storage.discard(manifest.name)
+            self._discard(manifest.name)
             raise Superseded(f"lineage {lineage} is not the newest any more")
         self._drills.reach("publish_checkpoint", copy.step)
         for attempt in _attempts(failed):
@@ -254,16 +254,19 @@ class Checkpointer:
                 written = save(tensors, storage_writer=writer, no_dist=True)
                 _write_index(folder, packed, written)
                 return self._storage.upload(name, folder)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._storage.discard(name)
+        except _FAILURES:
+            self._discard(name)
             raise
+
+    def _discard(self, name: str) -> None:
+        """If it can't be: without a manifest it is no checkpoint, and a later one removes it."""
+        with contextlib.suppress(*_FAILURES):
+            self._storage.discard(name)
 
     def _publish(self, manifest: Manifest) -> None:
         for _, other in self._storage.manifests():
             if isinstance(other, Manifest) and other.lineage.order > manifest.lineage.order:
-                with contextlib.suppress(Exception):
-                    self._storage.discard(manifest.name)
+                self._discard(manifest.name)
                 raise Superseded(f"lineage {manifest.lineage} is older than {other.lineage} in {self._storage.url}")
         self._storage.publish(manifest)
 

@@ -231,7 +231,7 @@ def _run_to_end(kind: str, target: str, first: str) -> int:
     except BaseException:  # noqa: BLE001 - as at any interpreter's exit: shown, and the code stays
         traceback.print_exc()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the script may have closed it, or put anything in its place
             stream.flush()
     _close_files()
     return code
@@ -246,7 +246,7 @@ def _close_files() -> None:
     left.sort(key=lambda file: (isinstance(file, buffers), not isinstance(file, io.TextIOBase)))
     for file in left:  # whatever writes through another one comes before it
         if not isinstance(file, io.RawIOBase):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # where it should go is full or gone: so it is at an interpreter's end
                 file.close()
 
 

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from unicorn_mgr.messages import Fact, GiveUp, Granted, Leaving, Published, Symptom, Unreachable
 from unicorn_mgr.model import Epoch, Holdings
@@ -24,6 +24,9 @@ from unicorn_mgr.worker.groups import Group, sockets
 from unicorn_mgr.worker.groups.local import LocalGroup
 from unicorn_mgr.worker.link import Link
 from unicorn_mgr.worker.transfer import Donor, answers_probe
+
+if TYPE_CHECKING:
+    from unicorn_mgr.worker.groups.gloo import Builder
 
 PROBE_AFTER_SECONDS = 3.0
 """Connecting to members that have all published takes milliseconds; then ask each if it is there."""
@@ -235,8 +238,7 @@ class Clustered:
         self.donor.open(granted.epoch, granted.secret)
         if len(granted.members) == 1:
             return self._form_alone(granted, holdings)
-        # Imported here: a script that never trains in company never loads torch.distributed.
-        from unicorn_mgr.worker.groups.gloo import Builder  # noqa: PLC0415
+        from unicorn_mgr.worker.groups.gloo import Builder  # noqa: PLC0415 - alone, no torch.distributed is loaded
 
         started = time.monotonic()
 
@@ -302,11 +304,8 @@ class Clustered:
         by_name = {p.worker: p for p in formed.members}
         return tuple(by_name[m] for m in granted.members)
 
-    def _await_built(self, builder: object, granted: Granted) -> bool:
+    def _await_built(self, builder: Builder, granted: Granted) -> bool:
         """True when the group is there; reports members that can't be reached meanwhile."""
-        from unicorn_mgr.worker.groups.gloo import Builder  # noqa: PLC0415
-
-        assert isinstance(builder, Builder)
         probed, told = False, ""
         while True:
             with self._link.changed:

@@ -192,7 +192,7 @@ class Template:
         except BaseException as failed:  # noqa: BLE001 - a child must not run on as a second template
             sys.stderr.write(f"unicorn: this worker could not be set up: {failed!r}\n")
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # whatever has become of them, this process ends here
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
