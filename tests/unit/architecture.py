@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 PACKAGE = "unicorn_mgr"
+PRODUCT = f"src/{PACKAGE}"
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 
@@ -116,6 +117,7 @@ class Module:
 
     name: str
     source: str
+    path: str
     is_package: bool = False
 
     @cached_property
@@ -127,8 +129,7 @@ class Module:
         return self.name.partition(".")[0]
 
     def at(self, line: int) -> str:
-        path = f"{PACKAGE}.{self.name}".strip(".").replace(".", "/") + ("/__init__.py" if self.is_package else ".py")
-        return f"src/{path}:{line}"
+        return f"{self.path}:{line}"
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:
@@ -150,23 +151,27 @@ class Module:
 Modules = Mapping[str, Module]
 
 
-def read(root: Path) -> dict[str, Module]:
-    """All modules of the package at `root`, but for generated ones."""
+def read(root: Path, shown: str) -> dict[str, Module]:
+    """All modules of the folder at `root`, but for generated ones; messages name it as `shown`."""
     found = {}
     for path in sorted(root.rglob("*.py")):
         if path.name.endswith("_pb2.py"):
             continue
-        parts = list(path.relative_to(root).with_suffix("").parts)
+        relative = path.relative_to(root)
+        parts = list(relative.with_suffix("").parts)
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
-        found[name] = Module(name, path.read_text(), is_package)
+        found[name] = Module(name, path.read_text(), f"{shown}/{relative}", is_package)
     return found
 
 
 def of(**sources: str) -> dict[str, Module]:
     """Modules for tests of the rules; `a__b` is the module a.b."""
-    names = {name: name.replace("__", ".") for name in sources}
-    return {dotted: Module(dotted, sources[name]) for name, dotted in names.items()}
+    found = {}
+    for name, source in sources.items():
+        parts = name.split("__")
+        found[".".join(parts)] = Module(".".join(parts), source, f"{PRODUCT}/{'/'.join(parts)}.py")
+    return found
 
 
 def ours(target: str, modules: Modules) -> str | None:

@@ -14,6 +14,8 @@ from unit.architecture import FILE_LINES_MAX, FUNCTION_LINES_MAX, PACKAGE, Modul
 
 import unicorn_mgr
 
+REPOSITORY = Path(__file__).parents[2]
+
 Rule = Callable[[Modules], Iterator[str]]
 
 RULES: tuple[Rule, ...] = (
@@ -30,12 +32,20 @@ RULES: tuple[Rule, ...] = (
 
 @cache
 def product() -> Modules:
-    return architecture.read(Path(unicorn_mgr.__file__).parent)
+    return architecture.read(Path(unicorn_mgr.__file__).parent, architecture.PRODUCT)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.__name__)
 def test_the_product_keeps_the_rule(rule: Rule) -> None:
     broken = list(rule(product()))
+    assert not broken, "\n".join(["", *broken])
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "tests", "tools"])
+def test_files_and_functions_beside_the_product_fit_as_well(folder: str) -> None:
+    found = architecture.read(REPOSITORY / folder, folder)
+    broken = list(architecture.size(found))
+    assert found
     assert not broken, "\n".join(["", *broken])
 
 
