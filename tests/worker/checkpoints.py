@@ -58,6 +58,7 @@ class Bench:
         keep: int = 3,
         job_id: str = "job",
         model: nn.Module | None = None,
+        newest: int = -1,
     ) -> None:
         torch.manual_seed(0)
         self.model = model or nn.Linear(2, 3)
@@ -66,7 +67,7 @@ class Bench:
         self.told: list[Fact] = []
         self.places = Places()
         self.checkpointer = Checkpointer(
-            CheckpointSettings(url, every, keep, job_id), self.told.append, self.places, alone=alone
+            CheckpointSettings(url, every, keep, job_id, newest), self.told.append, self.places, alone=alone
         )
         self.checkpointer.set_fingerprint(MODEL)
 

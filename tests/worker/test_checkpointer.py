@@ -135,6 +135,22 @@ def test_one_is_due_every_so_many_steps(tmp_path: Path, every: int, due: list[in
     assert found == due
 
 
+def test_steps_that_are_done_again_are_stored_again(tmp_path: Path) -> None:
+    """The checkpoint of step 8 is complete, as the coordinator knows and says again, and can't be read any more."""
+    Bench(str(tmp_path)).store(4)
+    bench = Bench(str(tmp_path), alone=False, every=4, newest=8)
+    assert bench.find() == (Progress(4, -1, 0), 0)
+    bench.checkpointer.completed(CheckpointComplete(8, Lineage(0, EPOCH)))
+    assert [applied for applied in range(4, 9) if bench.checkpointer.is_due(applied)] == [8]
+
+
+def test_a_job_that_begins_anew_stores_from_its_first_step(tmp_path: Path) -> None:
+    bench = Bench(str(tmp_path), every=4, newest=8)
+    assert bench.find() == (None, 0)
+    assert bench.checkpointer.newest_taken == -1, "what is stored at the end is compared with this"
+    assert [applied for applied in range(5) if bench.checkpointer.is_due(applied)] == [3, 4]
+
+
 def test_none_is_due_while_one_is_under_way(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path))
     bench.take(1)

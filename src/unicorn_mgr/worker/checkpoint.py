@@ -137,6 +137,8 @@ class Checkpointer:
     def is_due(self, applied: int) -> bool:
         """So many steps have been applied since the newest complete checkpoint that the next is due."""
         every = self._settings.every_steps
+        # A complete one of a later step was of a life that is lost, and could not be read: the steps are done again.
+        self._newest_complete = min(self._newest_complete, applied)
         newest = max(self._newest_complete, self._newest_taken)
         return every > 0 and applied - newest >= every and self._under_way is None
 
@@ -303,6 +305,7 @@ class Checkpointer:
                 self._newest_complete = self._newest_taken = found.applied
                 return Progress(found.applied, found.ends_after, generation), generation
             _skip(self._storage.url, name, manifest)
+        self._newest_complete = self._newest_taken = -1
         return None, generation
 
     def _check_model(self, manifest: Manifest) -> None:
