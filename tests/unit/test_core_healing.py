@@ -9,7 +9,7 @@ from unit.world import World, kinds, stories
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.model import Epoch
+from unicorn_mgr.model import INITIAL, Epoch
 from unicorn_mgr.phases import Phase
 
 NewWorld = Callable[..., World]
@@ -99,15 +99,18 @@ def test_every_member_dies_and_the_job_begins_a_new_life(world: World) -> None:
     assert all(not i.open for i in world.incidents)
 
 
-def test_steps_that_storage_did_not_have_are_lost_and_told(world: World) -> None:
+@pytest.mark.parametrize(("source", "restored_step", "lost"), [("storage", 20, 7), ("initial", INITIAL, 28)])
+def test_steps_that_nobody_has_any_more_are_lost_and_told(
+    world: World, source: str, restored_step: int, lost: int
+) -> None:
     world.train()
     world.tell(e.JobProgressed("gpt", 27, 0.1))
     for name in world.members():
         world.die(name)
     world.begin_all()
-    world.resume(step=21, source="storage", restored_step=20)
-    assert {i.steps_lost for i in world.incidents} == {7}
-    assert world.job().committed == 20
+    world.resume(step=restored_step + 1, source=source, restored_step=restored_step)
+    assert {i.steps_lost for i in world.incidents} == {lost}
+    assert world.job().committed == restored_step
 
 
 def test_exit_zero_before_the_end_is_a_fault_with_a_name(world: World) -> None:

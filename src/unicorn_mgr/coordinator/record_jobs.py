@@ -151,7 +151,8 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     assert transition is not None
     told = transition.resumed.values()
     redone = sum(len(r.recomputed) for r in told)
-    lost = max((job.committed - r.restored_step for r in told if r.source == "storage"), default=0)
+    restored = [r.restored_step for r in told if r.source in ("storage", "initial")]
+    lost = max((job.committed - step for step in restored), default=0)
     healed = _healed_by(state, job)
     for incident in healed:
         incident.resumed_at = now
@@ -168,7 +169,7 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     job.micro_batches_redone += redone if healed else 0
     job.steps_redone += max(0, lost)
     if lost > 0:
-        job.committed = max(r.restored_step for r in told if r.source == "storage")
+        job.committed = max(restored)
     job.committed = max(job.committed, *(r.step - 1 for r in told)) if told else job.committed
     job.marks = {}
     if told:
