@@ -238,6 +238,7 @@ def test_a_poisoned_micro_batch_is_skipped_if_the_job_says_so(world: World) -> N
     world.resume(step=6)
     decided = world.die("gpt/1.0", -11, step=7, micro_batch=3)
     assert e.PoisonFound("gpt", 7, 3, skip=True) in decided
+    assert any("micro-batch 3 of step 7 is skipped from now on" in line for line in world.incidents[-1].story)
     world.take()
     world.wait(0.02)
     assert {g.poison for _, g in world.directives(m.Granted)} == {(m.Poison(7, 3),)}

@@ -102,6 +102,8 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.PoisonFound(_, step, number, skip):
             if skip:
                 job.poison.append((step, number))
+                for incident in state.open_incidents(job):
+                    tell(incident, now, f"micro-batch {number} of step {step} is skipped from now on")
         case e.JobGivenUp(_, exit_code, reason):
             job.give_up, job.give_up_at = (exit_code, reason), now
             job.phase = JobPhase.ENDING
