@@ -260,6 +260,29 @@ def test_workers_thaw_only_when_those_that_lost_their_place_have_been_stopped() 
     assert made.handle(said(m.Synced()), 400.3) == []
 
 
+def test_the_next_incarnation_goes_on_with_the_clock() -> None:
+    before = with_worker()
+    before.handle(a.LinkLost(answered=False), 100.0)
+    made = AgentCore(m.Hello(node="n0", incarnation="2"))
+    made.handle(a.Adopted(ORDER, 77), 170.0)
+    made.handle(a.Recalled(before.cut_off), 170.0)
+    made.handle(a.LinkLost(answered=False), 171.0)
+    assert made.next_deadline() == 180.0
+    assert made.handle(a.TimePassed(), 180.0) == [a.Freeze()]
+
+
+def test_the_next_incarnation_thaws_what_is_frozen() -> None:
+    before = with_worker()
+    before.handle(a.LinkLost(answered=False), 100.0)
+    before.handle(a.TimePassed(), 180.0)
+    made = AgentCore(m.Hello(node="n0", incarnation="2"))
+    made.handle(a.Adopted(ORDER, 77), 200.0)
+    made.handle(a.Recalled(before.cut_off), 200.0)
+    assert made.next_deadline() is None
+    made.handle(a.LinkOpened(m.Welcome(fence_seconds=FENCE_SECONDS)), 400.0)
+    assert made.handle(said(m.Synced()), 400.1) == [a.Thaw()]
+
+
 def test_without_a_fence_nobody_is_frozen() -> None:
     made = core(a.LinkOpened(m.Welcome(fence_seconds=0.0)))
     made.handle(a.LinkLost(answered=False), 0.0)

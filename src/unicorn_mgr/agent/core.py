@@ -16,6 +16,7 @@ from unicorn_mgr.effects.agent import (
     AgentAction,
     AgentEvent,
     CoordinatorSaid,
+    CutOff,
     Dying,
     Forget,
     Freeze,
@@ -25,6 +26,7 @@ from unicorn_mgr.effects.agent import (
     LinkLost,
     LinkOpened,
     NotSpawned,
+    Recalled,
     Report,
     Sampled,
     Spawn,
@@ -103,11 +105,8 @@ class AgentCore:
 
     hello: Hello
     """What never changes while this agent runs; `say_hello` adds the rest."""
-    fence_seconds: float = 120.0
     workers: dict[str, _Worker] = field(default_factory=dict)
-    away_since: float | None = None
-    """Since when no coordinator has been heard and none refused us either."""
-    frozen: bool = False
+    cut_off: CutOff = field(default_factory=CutOff)
 
     def say_hello(self, cluster: str, term: int) -> Hello:
         """Everything that is true here."""
@@ -117,22 +116,27 @@ class AgentCore:
     def next_deadline(self) -> float | None:
         """When `TimePassed` is wanted."""
         deadlines = [w.line_lost_at + ESCAPE_SECONDS for w in self.workers.values() if w.line_lost_at is not None]
-        if self.away_since is not None and not self.frozen and self.fence_seconds > 0:
-            deadlines.append(self.away_since + self.fence_seconds * FREEZE_SHARE)
-        return min(deadlines, default=None)
+        freeze = self._freeze_at()
+        return min([*deadlines, freeze] if freeze is not None else deadlines, default=None)
+
+    def _freeze_at(self) -> float | None:
+        since, fence = self.cut_off.since, self.cut_off.fence_seconds
+        if since is None or self.cut_off.frozen or fence <= 0:
+            return None
+        return since + fence * FREEZE_SHARE
 
     def handle(self, event: AgentEvent, now: float) -> list[AgentAction]:
         """Record a fact, return what follows."""
         match event:
             case LinkOpened(welcome):
-                self.fence_seconds = welcome.fence_seconds
-                self.away_since = None
+                self.cut_off = replace(self.cut_off, since=None, fence_seconds=welcome.fence_seconds)
                 return []
             case LinkLost(answered):
-                if answered:
-                    self.away_since = None
-                elif self.away_since is None:
-                    self.away_since = now
+                since = self.cut_off.since
+                self.cut_off = replace(self.cut_off, since=None if answered else now if since is None else since)
+                return []
+            case Recalled(cut_off):
+                self.cut_off = cut_off
                 return []
             case CoordinatorSaid(body):
                 return self._obey(body)
@@ -159,8 +163,8 @@ class AgentCore:
         match said:
             case Synced():
                 # Only now: workers that have lost their place have been stopped for good before this.
-                thaw: list[AgentAction] = [Thaw()] if self.frozen else []
-                self.frozen = False
+                thaw: list[AgentAction] = [Thaw()] if self.cut_off.frozen else []
+                self.cut_off = replace(self.cut_off, frozen=False)
                 return thaw
             case StartWorker():
                 if said.worker in self.workers:
@@ -274,12 +278,8 @@ class AgentCore:
             if worker.line_lost_at is not None and now >= worker.line_lost_at + ESCAPE_SECONDS:
                 worker.line_lost_at = None
                 actions.append(Kill(name, "its socket has ended and it still runs"))
-        if (
-            self.away_since is not None
-            and not self.frozen
-            and self.fence_seconds > 0
-            and now >= self.away_since + self.fence_seconds * FREEZE_SHARE
-        ):
-            self.frozen = True
+        freeze = self._freeze_at()
+        if freeze is not None and now >= freeze:
+            self.cut_off = replace(self.cut_off, frozen=True)
             actions.append(Freeze())
         return actions

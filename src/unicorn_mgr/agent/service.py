@@ -18,7 +18,7 @@ import grpc
 import structlog
 
 from unicorn_mgr import __version__, messages
-from unicorn_mgr.agent import logs
+from unicorn_mgr.agent import cutoff, logs
 from unicorn_mgr.agent.core import AgentCore
 from unicorn_mgr.agent.host import Host, HostConfig
 from unicorn_mgr.agent.hub import Hub
@@ -30,12 +30,14 @@ from unicorn_mgr.effects.agent import (
     AgentAction,
     AgentEvent,
     CoordinatorSaid,
+    CutOff,
     Forget,
     Freeze,
     Kill,
     LinkLost,
     LinkOpened,
     NotSpawned,
+    Recalled,
     Report,
     Sampled,
     Spawn,
@@ -136,6 +138,7 @@ class AgentService:
         )
         self._beat_seconds = 1.0
         self._beats = 0
+        self._kept: CutOff | None = None
         self._unsent_calls: list[StoreCall] = []
         self._followers: dict[str, logs.Follower] = {}
         self._punched: dict[str, int] = {}
@@ -152,7 +155,10 @@ class AgentService:
             loop.add_signal_handler(number, self._stop.set)
         self._config.data.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._claimed = claim(self._config.data)
+        before = cutoff.recall(self._config.data)
         await self._host.start()
+        if before is not None and self._host.processes:
+            self._emit(Recalled(before))
         await self._hub.open()
         ready()
         try:
@@ -184,7 +190,11 @@ class AgentService:
     # -- the core ------------------------------------------------------------------------
 
     def _emit(self, event: AgentEvent) -> None:
-        for action in self._core.handle(event, time.monotonic()):
+        actions = self._core.handle(event, time.monotonic())
+        if self._core.cut_off != self._kept:  # before workers are frozen: who thaws them may be the next incarnation
+            self._kept = self._core.cut_off
+            cutoff.keep(self._config.data, self._kept)
+        for action in actions:
             self._perform(action)
         self._deadline_changed.set()
 

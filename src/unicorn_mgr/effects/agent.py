@@ -22,6 +22,18 @@ from unicorn_mgr.messages import (
     WorkerStarted,
 )
 
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """What an agent's next incarnation must know to go on with the same clock."""
+
+    since: float | None = None
+    """Since when no coordinator has been heard and none refused us either."""
+    fence_seconds: float = 120.0
+    frozen: bool = False
+    """Its workers are stopped."""
+
+
 # -- events ---------------------------------------------------------------------------------
 
 
@@ -116,6 +128,13 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalled:
+    """An earlier incarnation, whose workers have been adopted, has left word."""
+
+    cut_off: CutOff
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """A deadline of the core has come."""
 
@@ -132,6 +151,7 @@ AgentEvent = (
     | Gone
     | LineLost
     | Sampled
+    | Recalled
     | TimePassed
 )
 
