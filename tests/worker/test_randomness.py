@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from unicorn_mgr.worker import randomness
+from unicorn_mgr.worker.attach import attach
 from unicorn_mgr.worker.state import pack, unpack
 
 
@@ -101,6 +102,21 @@ def test_entering_again_without_leaving_keeps_what_was_outside() -> None:
     drawn()
     numbers.leave()
     assert drawn() == expected
+
+
+def test_several_micro_batches_leave_the_scripts_generators_alone() -> None:
+    model = torch.nn.Linear(1, 1)
+    randomness.seed_all(1)
+    expected = drawn() + drawn()
+    randomness.seed_all(1)
+    found = []
+    with attach() as job:
+        for step in job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3).steps(2):
+            for _ in step.micro_batches():
+                step.backward(model(torch.rand(1, 1)).sum())
+                drawn()
+            found += drawn()
+    assert found == expected
 
 
 @pytest.fixture(autouse=True)

@@ -193,10 +193,6 @@ class Engine:
         """Micro-batches of the next step, if the membership stays as it is."""
         return () if self.void else tuple(self._share(self.step + 1))
 
-    def leave_micro_batch(self) -> None:
-        """Put the random state back, whatever has become of the micro-batch."""
-        self._random.leave()
-
     # -- a void turn ---------------------------------------------------------------------
 
     def rehearse(self, step: int) -> None:
@@ -210,6 +206,7 @@ class Engine:
         """As `take`, in a world of its own."""
         if self._todo:
             return self._yield(self._todo.popleft())
+        self._random.leave()
         self.totals = self.replica.complete_alone()
         self.ring.write(Phase.UPDATE)
         return None
@@ -259,6 +256,7 @@ class Engine:
 
     def _reduce(self) -> bool:
         """Launch what is left and wait; True when every bucket is complete."""
+        self._random.leave()
         self.drills.reach("before_reduce", self.step)
         self.replica.seal(self.votes_to_stop, self._checksum_of_seat())
         buckets = self.replica.buckets
@@ -327,6 +325,7 @@ class Engine:
 
     def _transit(self) -> None:
         """Publish, connect, and derive the deal; `_owed` is then what this member has to do."""
+        self._random.leave()
         self.watch.fault_heard()
         self.ring.write(Phase.PUBLISH)
         for bucket in self.replica.buckets:

@@ -1,8 +1,9 @@
 """Random state belongs to (step, micro-batch), never to a process.
 
 Each micro-batch runs with generators seeded from (seed, step, number), so that whoever
-computes it draws the same dropout masks.  Afterwards the state from before is put back:
-what the user's code draws between micro-batches goes on as if they had drawn nothing.
+computes it draws the same dropout masks.  After the last of several on end the state from
+before the first is put back: what the user's code draws next goes on as if they had drawn
+nothing.
 """
 
 from __future__ import annotations
@@ -93,20 +94,20 @@ def restore(state: dict[str, Any]) -> None:
 
 
 class MicroBatchRandom:
-    """Seeds on entry to a micro-batch, puts back on exit."""
+    """Seeds on entry to a micro-batch, puts back what was before the first on exit from the last."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._outer: Raw | None = None
 
     def enter(self, step: int, number: int) -> None:
-        """A micro-batch begins."""
+        """A micro-batch begins, whether or not one before it has been left."""
         if self._outer is None:
             self._outer = capture()
         seed_all(seed_of(self._seed, step, number))
 
     def leave(self) -> None:
-        """The micro-batch has ended, well or not."""
+        """No other micro-batch follows at once.  To leave twice does no harm."""
         if self._outer is not None:
             put_back(self._outer)
             self._outer = None

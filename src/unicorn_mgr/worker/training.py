@@ -100,7 +100,6 @@ class Step:
                 f"step {self.number}: micro-batch {self._current} was neither given to step.backward() "
                 "nor to step.skip()"
             )
-        engine.leave_micro_batch()
         with departing(engine, self._checkpoints):
             self._current = engine.take_rehearsed() if self.rehearsal else engine.take()
         self._over = self._current is None
