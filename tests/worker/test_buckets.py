@@ -37,6 +37,16 @@ def test_one_large_bucket_a_dtype(parameters: list[nn.Parameter]) -> None:
     assert len(layout(parameters, 1 << 20, 1 << 20)) == len({p.dtype for p in parameters})
 
 
+@pytest.mark.parametrize(("count", "buckets"), [(2, 1), (3, 2)])
+def test_a_model_that_fits_into_one_bucket_is_not_parted(count: int, buckets: int) -> None:
+    """A larger one begins with a small bucket, which is reduced early."""
+    megabyte = 1 << 18
+    store = GradientStore([nn.Parameter(torch.zeros(megabyte)) for _ in range(count)], bucket_bytes=2 << 20)
+    assert len(store.buckets) == buckets
+    assert store.buckets[0].local.numel() == (2 * megabyte if buckets == 1 else megabyte)
+    store.close()
+
+
 @given(_parameters, st.integers(1, 300))
 def test_views_do_not_overlap(parameters: list[nn.Parameter], bucket_bytes: int) -> None:
     store = GradientStore(parameters, bucket_bytes)

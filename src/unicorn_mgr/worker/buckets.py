@@ -122,7 +122,10 @@ class GradientStore:
         self._waiting: list[int] = []
         self._sizes: list[int] = []
         self._overlapping = False
-        for members in layout(self.parameters, min(FIRST_BUCKET_BYTES, bucket_bytes), bucket_bytes):
+        # Each bucket costs a collective: more than an early start can hide of a model that fits into one.
+        fits = sum(p.numel() * p.element_size() for p in self.parameters) <= bucket_bytes
+        first_bytes = bucket_bytes if fits else min(FIRST_BUCKET_BYTES, bucket_bytes)
+        for members in layout(self.parameters, first_bytes, bucket_bytes):
             self._add(members)
         self._hooks = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(self.parameters)]
 
