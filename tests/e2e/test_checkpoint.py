@@ -32,7 +32,7 @@ def test_all_replicas_are_lost(shared: Cluster, undisturbed: Undisturbed, store:
     restored = shared.wait_event(
         "WorkerTold/Resumed", lambda e: e.worker.startswith(job.name) and e.fact.source == "storage"
     )
-    assert restored.fact.restored_step in (3, 7, 11)
+    assert 3 <= restored.fact.restored_step < 12
     assert max(i.steps_lost for i in incidents) <= 12
     assert stored_steps(store)[-1] == 19
     assert len(stored_steps(store)) == 2
@@ -66,6 +66,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_next_older(
 ) -> None:
     train_to(shared, store, 10)
     newest = sorted(store.glob("step-*.json"))[-1]
+    older = stored_steps(store)[-2]
     data = next(newest.with_suffix("").glob("*.distcp"))
     if harm == "torn":
         data.write_bytes(data.read_bytes()[:-7])
@@ -80,7 +81,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_next_older(
     job = train_to(shared, store, 20)
     check_exact(job, undisturbed("--steps", "20"), members=3)
     assert f"checkpoint {newest.name} is skipped" in job.log()
-    assert min(step for _, step, _, _ in job.records()) == 8
+    assert min(step for _, step, _, _ in job.records()) == older + 1
 
 
 def test_a_checkpoint_of_another_model_is_the_users_mistake(shared: Cluster, store: Path) -> None:
