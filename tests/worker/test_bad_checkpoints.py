@@ -17,6 +17,7 @@ from worker.flaky import FlakyFileSystem
 from unicorn_mgr.messages import CheckpointFailed, CheckpointPublished
 from unicorn_mgr.worker import checkpoint as module
 from unicorn_mgr.worker.mistake import MistakeError
+from unicorn_mgr.worker.randomness import capture, portable
 from unicorn_mgr.worker.state import Progress
 
 pytestmark = MARKS
@@ -52,6 +53,17 @@ def test_storage_that_fails_for_a_while_is_tried_again(
     assert said[0].startswith(f"unicorn: checkpoint of step 2 in {FLAKY}: ")
     assert said[0].endswith("; trying again")
     assert len(bench.of(CheckpointPublished)) == 2
+
+
+def test_storage_that_fails_does_not_show_in_the_scripts_generators() -> None:
+    bench = Bench(FLAKY)
+    before = portable(capture())
+    FlakyFileSystem.failures["put_file"] = failing(2, FULL[0])
+    bench.store(1)
+    FlakyFileSystem.failures["cat_file"] = failing(2, FULL[0])
+    bench.find()
+    assert len(bench.of(CheckpointFailed)) == 2
+    assert portable(capture())["python"] == before["python"]
 
 
 def test_a_failed_attempt_leaves_nothing_behind() -> None:

@@ -35,7 +35,8 @@ def test_what_was_stored_is_found(url: str) -> None:
     fresh = Bench(url)
     assert fresh.find() == (Progress(4, -1, 0), 0)
     assert weight(fresh) == 4
-    assert fresh.checkpointer.newest_taken == 4
+    assert fresh.checkpointer.is_stored(4)
+    assert not fresh.checkpointer.is_stored(5)
 
 
 def test_an_empty_place_has_nothing(url: str) -> None:
@@ -147,8 +148,23 @@ def test_steps_that_are_done_again_are_stored_again(tmp_path: Path) -> None:
 def test_a_job_that_begins_anew_stores_from_its_first_step(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), every=4, newest=8)
     assert bench.find() == (None, 0)
-    assert bench.checkpointer.newest_taken == -1, "what is stored at the end is compared with this"
+    assert not bench.checkpointer.is_stored(0)
     assert [applied for applied in range(5) if bench.checkpointer.is_due(applied)] == [3, 4]
+
+
+def test_steps_that_others_do_again_are_stored_by_whoever_becomes_the_first_member(tmp_path: Path) -> None:
+    """It has never looked into storage: its state came from another member."""
+    due, ending = (Bench(str(tmp_path), every=4, newest=8).checkpointer for _ in range(2))
+    assert [applied for applied in range(3, 9) if due.is_due(applied)] == [7, 8]
+    assert not ending.is_stored(7)
+    assert ending.is_due(7) is False
+    assert not ending.is_stored(7)
+
+
+def test_what_others_complete_is_counted_from_as_it_is_told(tmp_path: Path) -> None:
+    bench = Bench(str(tmp_path), alone=False, every=4, newest=8)
+    bench.checkpointer.completed(CheckpointComplete(12, Lineage(0, EPOCH)))
+    assert [applied for applied in range(12, 18) if bench.checkpointer.is_due(applied)] == [16, 17]
 
 
 def test_none_is_due_while_one_is_under_way(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ class _ToStorage:
 
     def rescue(self, engine: Engine) -> None:
         """Store what is applied, unless it is stored already."""
-        if self._checkpointer.wait_until_idle() and engine.applied > self._checkpointer.newest_taken:
+        if self._checkpointer.wait_until_idle() and not self._checkpointer.is_stored(engine.applied):
             self._take(engine)
             self._checkpointer.committed(engine.applied)
             self._checkpointer.wait_until_idle()

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import pickle
+import random
 import sys
 import threading
 import time
@@ -31,7 +32,6 @@ from tenacity import (
     stop_after_delay,
     stop_never,
     wait_exponential,
-    wait_random,
 )
 from tenacity.stop import stop_base
 from torch.distributed.checkpoint import (  # type: ignore[attr-defined]
@@ -69,6 +69,9 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 _FAILURES = (Exception, CheckpointException)
 """Every file system raises what it likes, and torch something that is not even an `Exception`."""
+
+_jitter = random.SystemRandom()
+"""Not the module's generator, which is the script's."""
 
 T = TypeVar("T")
 
@@ -137,10 +140,20 @@ class Checkpointer:
     def is_due(self, applied: int) -> bool:
         """So many steps have been applied since the newest complete checkpoint that the next is due."""
         every = self._settings.every_steps
-        # A complete one of a later step was of a life that is lost, and could not be read: the steps are done again.
-        self._newest_complete = min(self._newest_complete, applied)
+        self._forget_later_than(applied)
         newest = max(self._newest_complete, self._newest_taken)
         return every > 0 and applied - newest >= every and self._under_way is None
+
+    def is_stored(self, applied: int) -> bool:
+        """The state after this step was copied here, or came from storage."""
+        self._forget_later_than(applied)
+        return applied <= self._newest_taken
+
+    def _forget_later_than(self, applied: int) -> None:
+        """One of a later step was of a life that is lost, and could not be read: the steps are done again."""
+        if max(self._newest_complete, self._newest_taken) > applied:
+            self._newest_complete = min(self._newest_complete, applied)
+            self._newest_taken = -1 if self._newest_taken > applied else self._newest_taken
 
     def take(self, packed: Packed, applied: int, epoch: Epoch, generation: int) -> None:
         """Copy the state and hand it to the writing thread, which must be idle."""
@@ -180,11 +193,6 @@ class Checkpointer:
         """Until nothing is under way; False if that takes too long."""
         copy = self._under_way
         return copy is None or copy.done.wait(FINAL_SECONDS_MAX)
-
-    @property
-    def newest_taken(self) -> int:
-        """The last step whose state was copied here, or that came from storage."""
-        return self._newest_taken
 
     def _copy(self, packed: Packed) -> Packed:
         """Into host memory that is used again and again: fresh pages would cost a third of the time."""
@@ -381,13 +389,14 @@ def _attempts(
     failed: Callable[[str], None], stop: stop_base = stop_never
 ) -> Iterator[contextlib.AbstractContextManager[object]]:
     """Attempts with growing pauses, while storage fails or is full."""
+    backoff = wait_exponential(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
     def tell(state: RetryCallState) -> None:
         failed(_one_line(state.outcome.exception() if state.outcome is not None else None))
 
     yield from Retrying(
         retry=retry_if_exception(lambda e: isinstance(e, _FAILURES) and not isinstance(e, Superseded)),
-        wait=wait_exponential(RETRY_SECONDS, RETRY_SECONDS_MAX) + wait_random(0, RETRY_SECONDS),
+        wait=lambda state: backoff(state) + _jitter.uniform(0, RETRY_SECONDS),
         stop=stop,
         before_sleep=tell,
         reraise=True,
