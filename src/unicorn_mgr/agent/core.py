@@ -137,7 +137,7 @@ class AgentCore:
                 return []
             case Recalled(cut_off):
                 self.cut_off = cut_off
-                return []
+                return [Freeze()] if cut_off.frozen else []  # it may have died before it could
             case CoordinatorSaid(body):
                 return self._obey(body)
             case WorkerSaid(worker, body):

@@ -78,8 +78,9 @@ class Host:
         """Find workers of an earlier incarnation, and end what belongs to none."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         statuses: dict[str, int] = {}
-        for found in await self._templates.adopt_all():
-            await self._adopt(found)
+        ports: dict[str, int] = {}
+        for found in await self._templates.adopt_all():  # nothing is awaited within: an end would be told of nobody
+            ports[found.worker] = self._adopt(found)
             if found.status is not None:
                 statuses[found.worker] = found.status
         for pid in processes.strays(self.config.socket, self.processes):
@@ -87,6 +88,9 @@ class Host:
             with_suppressed_kill(pid)
         for worker, status in statuses.items():
             self._ended(worker, status)
+        for worker, port in ports.items():
+            if worker in self.processes and not self.processes[worker].ended:
+                await self._open_again(worker, port)
 
     async def close(self) -> None:
         """Leave the workers running."""
@@ -225,13 +229,14 @@ class Host:
 
     # -- watching ------------------------------------------------------------------------
 
-    async def _adopt(self, found: Found) -> None:
+    def _adopt(self, found: Found) -> int:
+        """Take a worker over; returns the port that it looks for its store at."""
         token, port, order = _read_note(found.note)
         logfile = logs.file_of(self.config.data, order.worker)
         process = Process(order, found.pid, processes.map_ring(found.ring), found.words, logfile, token)
         self._emit(Adopted(order, found.pid))
         self._watch(process)
-        await self._open_again(order.worker, port)
+        return port
 
     async def _open_again(self, worker: str, port: int) -> None:
         """The coordinator holds what was stored, and the process will look for it where it was told to."""

@@ -138,7 +138,7 @@ class AgentService:
         )
         self._beat_seconds = 1.0
         self._beats = 0
-        self._kept: CutOff | None = None
+        self._kept: CutOff | None = self._core.cut_off
         self._unsent_calls: list[StoreCall] = []
         self._followers: dict[str, logs.Follower] = {}
         self._punched: dict[str, int] = {}
@@ -157,6 +157,7 @@ class AgentService:
         self._claimed = claim(self._config.data)
         before = cutoff.recall(self._config.data)
         await self._host.start()
+        self._kept = before
         if before is not None and self._host.processes:
             self._emit(Recalled(before))
         await self._hub.open()
@@ -191,12 +192,17 @@ class AgentService:
 
     def _emit(self, event: AgentEvent) -> None:
         actions = self._core.handle(event, time.monotonic())
-        if self._core.cut_off != self._kept:  # before workers are frozen: who thaws them may be the next incarnation
-            self._kept = self._core.cut_off
-            cutoff.keep(self._config.data, self._kept)
+        if self._core.cut_off.frozen:  # before they are frozen, but after they are thawed: the next may have to do it
+            self._keep_cut_off()
         for action in actions:
             self._perform(action)
+        self._keep_cut_off()
         self._deadline_changed.set()
+
+    def _keep_cut_off(self) -> None:
+        if self._core.cut_off != self._kept:
+            self._kept = self._core.cut_off
+            cutoff.keep(self._config.data, self._kept)
 
     def _perform(self, action: AgentAction) -> None:
         match action:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class _Line:
     path: Path
     socket: socket.socket
     spawning: dict[str, asyncio.Future[Found]] = field(default_factory=dict)
-    adopted: list[Found] = field(default_factory=list)
+    adopted: dict[str, Found] = field(default_factory=dict)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -95,14 +96,11 @@ class TemplatePool:
 
     async def adopt_all(self) -> list[Found]:
         """Workers of this node that templates already running still have."""
-        found: list[Found] = []
+        lines: list[_Line] = []
         for path in sorted(self._folder.glob("*.sock")):
-            try:
-                line = await self._connect(path)
-            except OSError:
-                continue
-            found += line.adopted
-        return found
+            with contextlib.suppress(OSError):
+                lines.append(await self._connect(path))
+        return [found for line in lines for found in line.adopted.values()]
 
     async def spawn(
         self,
@@ -221,11 +219,14 @@ class TemplatePool:
             case "failed":
                 line.spawning.pop(said["worker"]).set_exception(TemplateError(f"template: {said['error']}"))
             case "adopted":
-                line.adopted.append(Found(said["worker"], said["pid"], fds[0], fds[1], said["note"], said["status"]))
-                self._line_of[said["worker"]] = line
+                worker = said["worker"]
+                line.adopted[worker] = Found(worker, said["pid"], fds[0], fds[1], said["note"], said["status"])
+                self._line_of[worker] = line
             case "ready":
                 line.ready.set()
             case "exited":
+                if said["worker"] in line.adopted:  # perhaps nobody has been told of it yet
+                    line.adopted[said["worker"]] = replace(line.adopted[said["worker"]], status=said["status"])
                 self._ended(said["worker"], said["status"])
 
     def _template_lost(self, line: _Line) -> None:
