@@ -91,3 +91,15 @@ def test_what_is_no_message_is_the_callers_mistake(tmp_path: Path, ask: Ask, kin
             assert view.jobs == (), "others are still served"
 
     run(test())
+
+
+@pytest.mark.parametrize("said", [(), (encode(m.AgentMessage(m.Beat(1))),)], ids=["nothing", "something else"])
+def test_an_agent_says_hello_first(tmp_path: Path, said: tuple[bytes, ...]) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await attached(*said)(channel)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.value.details() == "hello: an agent says hello first"
+
+    run(test())

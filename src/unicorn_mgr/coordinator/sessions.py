@@ -108,7 +108,8 @@ class Agents:
     ) -> AsyncGenerator[bytes, None]:
         """One agent's stream, from its hello to its end."""
         await self._authority.require(context, Role.AGENT)
-        hello = (await anext(aiter(said))).body
+        first = await anext(aiter(said), None)
+        hello = first.body if first is not None else None
         if not isinstance(hello, Hello):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "hello: an agent says hello first")
         refusal = await self._refusal(hello)
