@@ -197,3 +197,23 @@ def test_a_process_of_an_earlier_job_of_the_name_is_stopped_and_not_believed(tmp
             await stream.hang_up()
 
     run(test())
+
+
+def test_a_call_of_an_earlier_start_is_kept_from_the_store_of_the_next(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (driver, agents):
+            stream = Stream(agents, hello("n0"))
+            await stream.hears(m.Synced)
+            await driver.submit(submitted())
+            job = driver.core.state.jobs["gpt"]
+            (worker,) = job.workers.values()
+            job.gang_restarts = worker.start + 1
+            stream.say(m.StoreCall(1, worker.name, "set", ("address",), (b"10.0.0.1",)))
+            stream.say(m.Beat(1, (m.Sample(worker.name, counter=1),)))
+            await until(lambda: worker.name in driver.liveness.samples)
+            worker.start = job.gang_restarts
+            stream.say(m.StoreCall(2, worker.name, "check", ("address",)))
+            assert await stream.hears(m.StoreAnswer) == m.StoreAnswer(2, worker.name, number=0)
+            await stream.hang_up()
+
+    run(test())

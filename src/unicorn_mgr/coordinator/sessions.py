@@ -277,6 +277,8 @@ class Agents:
         if worker is None:
             return
         job = self._driver.core.state.jobs[worker.job]
+        if worker.start != job.gang_restarts:
+            return  # one kept by its agent while we were away, perhaps: it is not meant for those who began anew
         answers = self._driver.stores.call(job.name, job.gang_restarts, session.node, call)
         for node, answer in answers:
             self.send(node, answer)
