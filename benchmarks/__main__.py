@@ -18,6 +18,9 @@ from benchmarks.result import Options, Result, busy_share, markdown, this_machin
 from unicorn_mgr.cli.common import Problem
 
 NAMES = ("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint")
+WITH_DATA = ("fit_throughput",)
+"""Run only when they are named: their data is not part of the project."""
+
 RESULTS = ROOT / "benchmarks" / "results"
 SOAK_MINUTES = 10.0
 RESULTS_QUICK = ROOT / "runs" / "benchmarks"
@@ -27,11 +30,11 @@ def main() -> int:
     """Run what is asked for; returns the exit code."""
     args = arguments()
     if args.report:
-        print(report.write(args.out or RESULTS, NAMES))
+        print(report.write(args.out or RESULTS, (*NAMES, *WITH_DATA)))
         return 0
-    unknown = [name for name in args.names if name not in NAMES]
+    unknown = [name for name in args.names if name not in (*NAMES, *WITH_DATA)]
     if unknown:
-        sys.stderr.write(f"benchmarks: names: {', '.join(unknown)}: want some of {', '.join(NAMES)}\n")
+        sys.stderr.write(f"benchmarks: names: {', '.join(unknown)}: want some of {', '.join((*NAMES, *WITH_DATA))}\n")
         return 2
     out = args.out or (RESULTS_QUICK if args.quick else RESULTS)
     failed = [name for name in args.names or NAMES if not measure(name, args, out)]
@@ -40,13 +43,17 @@ def main() -> int:
     return 1 if failed else 0
 
 
+_WHICH = f"which: {', '.join(NAMES)}; all of these if none is given; with --data: {', '.join(WITH_DATA)}"
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, and report what was measured.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}; all if none is given")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=_WHICH)
     parser.add_argument("--quick", action="store_true", help="under a minute each: shows that they work, no more")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results are kept")
     parser.add_argument("--seed", type=int, default=1, help="of random moments and victims")
     parser.add_argument("--soak-minutes", type=float, default=SOAK_MINUTES, help="how long soak runs")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="published figures, for fit_throughput (CSV)")
     parser.add_argument("--report", action="store_true", help="write the newest results into benchmarks/README.md")
     return parser.parse_args()
 
@@ -59,7 +66,7 @@ def measure(name: str, args: argparse.Namespace, out: Path) -> bool:
     print(f"{name}: {module.TITLE} ...", file=sys.stderr, flush=True)
     began = time.monotonic()
     try:
-        found = module.run(Options(args.quick, args.seed, folder / "c", args.soak_minutes))
+        found = module.run(Options(args.quick, args.seed, folder / "c", args.soak_minutes, args.data))
     except (Failed, Problem) as why:
         sys.stderr.write(f"benchmarks: {name}: {why}\n")
         return False
@@ -71,6 +78,8 @@ def measure(name: str, args: argparse.Namespace, out: Path) -> bool:
     flags = " --quick" * args.quick + (f" --seed {args.seed}" if args.seed != 1 else "")
     if name == "soak" and args.soak_minutes != SOAK_MINUTES:
         flags += f" --soak-minutes {args.soak_minutes:g}"
+    if name in WITH_DATA:
+        flags += " --data FILE"
     command = f".venv/bin/python -m benchmarks {name}{flags}"
     result = Result(name, module.TITLE, command, args.quick, today(), seconds, machine, found)
     result.write(out)

@@ -29,6 +29,8 @@ class Options:
     folder: Path
     """For everything it writes while it runs."""
     soak_minutes: float
+    data: Path | None = None
+    """Of others, that a benchmark compares with."""
 
 
 @dataclass(frozen=True, slots=True)

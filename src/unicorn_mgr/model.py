@@ -166,6 +166,25 @@ class JobDrill:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What a job's throughput can be predicted from; 0 where it is not known."""
+
+    parameters: float = 0.0
+    sequence_length: int = 0
+    global_batch: int = 0
+    """Sequences a step."""
+    micro_batch: int = 1
+    device: str = ""
+    precision: str = "bf16"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
+    layers: int = 0
+    hidden: int = 0
+    active_parameters: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a researcher asks for."""
 
@@ -198,3 +217,18 @@ class JobSpec:
     poison_deaths: int = 0
     """Workers that die on a micro-batch before it is not dealt again."""
     drills: tuple[JobDrill, ...] = ()
+    priority: int = 0
+    """Who gets its minimum first when not all can; higher is first."""
+    replica_size: int = 0
+    """Slots that hold one copy of the state; a job has whole ones only; 0: one."""
+    replica_within: str = ""
+    """What a replica must not reach beyond: node, or domain; empty: node."""
+    domains: int = 0
+    """Failure domains over which it is spread at least, where it can be; 0: two."""
+    sizes: tuple[int, ...] = ()
+    """Only these; empty: all from `size_min` to `size_max`."""
+    throughput: dict[int, float] = field(default_factory=dict)
+    """FLOP/s by number of slots, as the user knows it."""
+    throughput_min: float = 0.0
+    """FLOP/s that it needs, for a deadline or as its least share."""
+    model: ModelDescription | None = None

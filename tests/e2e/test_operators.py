@@ -31,13 +31,13 @@ def test_a_drained_node_is_left_and_used_again(shared: Cluster, undisturbed: Und
 
 def test_the_last_free_slot_is_drained(shared: Cluster, undisturbed: Undisturbed) -> None:
     """With nowhere to go the job goes on with one worker less, and takes the slot back."""
-    job = shared.submit(ARGUMENTS, size=4)
+    job = shared.submit([*ARGUMENTS, "--micro-batches", "12"], size=4)  # so that a fourth worker makes it faster
     job.wait_step(4)
     shared.command(messages.DrainNode("node-2"))
     shared.wait_event("NodeEmptied", lambda e: e.node == "node-2")
     shared.wait_for("goes on with three", lambda _: shared.job(job.name).size == 3)
     shared.command(messages.UndrainNode("node-2"))
-    finish(job, undisturbed, STEPS, members=4)
+    finish(job, undisturbed, STEPS, members=4, micro_batches=12)
 
 
 def test_a_joiner_with_another_program_stays_out(shared: Cluster, undisturbed: Undisturbed) -> None:

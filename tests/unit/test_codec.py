@@ -15,7 +15,16 @@ from unicorn_mgr.codec import WireError, decoder, encode
 
 MESSAGES = tuple(c for c in map(messages.__dict__.get, messages.__all__) if isinstance(c, type))
 
-NESTED = (model.Epoch, model.Lineage, model.Holdings, model.Slot, model.Drill, model.JobDrill, model.JobSpec)
+NESTED = (
+    model.Epoch,
+    model.Lineage,
+    model.Holdings,
+    model.Slot,
+    model.Drill,
+    model.JobDrill,
+    model.JobSpec,
+    model.ModelDescription,
+)
 
 
 @pytest.mark.parametrize("cls", [*MESSAGES, *NESTED], ids=lambda c: c.__name__)
@@ -46,7 +55,7 @@ def _strategy(cls: type[Any]) -> st.SearchStrategy[Any]:
 def _of(name: str, hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is dict:
-        return st.dictionaries(st.text(max_size=3), _of(name, arguments[1]), max_size=2)
+        return st.dictionaries(*(_of(name, a) for a in arguments), max_size=2)
     if origin is tuple:
         return st.lists(_of(name, arguments[0]), max_size=2).map(tuple)
     if arguments:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unicorn_mgr.planner.problem import Demand, Place, Plan, Problem
+from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem
 from unicorn_mgr.planner.simple import FirstComeFirstServed
 
 
 def solve(places: int | list[Place], *demands: Demand) -> Plan:
     """With so many nodes of one slot, or these places."""
     found = [(f"n{i}", 0) for i in range(places)] if isinstance(places, int) else sorted(places)
-    return FirstComeFirstServed().solve(Problem(tuple(found), demands))
+    return FirstComeFirstServed().solve(Problem(nodes_of(found), demands))
+
+
+def nodes_of(places: list[Place]) -> tuple[Node, ...]:
+    slots: dict[str, list[int]] = {}
+    for name, slot in sorted(places):
+        slots.setdefault(name, []).append(slot)
+    return tuple(Node(name, tuple(mine)) for name, mine in slots.items())
 
 
 @st.composite
@@ -35,14 +44,13 @@ def problems(draw: st.DrawFn) -> Problem:
                 f"job-{number}",
                 size_min,
                 size_max,
-                1.0,
-                dict(zip(seats, mine, strict=True)),
-                barred,
-                occupied,
-                draw(st.booleans()),
+                seats=dict(zip(seats, mine, strict=True)),
+                barred=barred,
+                occupied=occupied,
+                may_grow=draw(st.booleans()),
             )
         )
-    return Problem(tuple(sorted(usable)), tuple(demands))
+    return Problem(nodes_of(usable), tuple(demands))
 
 
 @given(problems())
@@ -103,11 +111,8 @@ def test_no_slot_is_left_while_somebody_could_use_it(problem: Problem) -> None:
 def test_the_plan_of_a_plan_is_the_plan(problem: Problem) -> None:
     """Otherwise the coordinator would shuffle slots for ever."""
     plan = FirstComeFirstServed().solve(problem)
-    demands = tuple(
-        Demand(d.job, d.size_min, d.size_max, d.weight, plan.seats[d.job], d.barred, d.occupied, d.may_grow)
-        for d in problem.demands
-    )
-    assert FirstComeFirstServed().solve(Problem(problem.places, demands)) == plan
+    demands = tuple(replace(d, seats=plan.seats[d.job]) for d in problem.demands)
+    assert FirstComeFirstServed().solve(Problem(problem.nodes, demands)) == plan
 
 
 def test_jobs_are_served_in_order_of_submission() -> None:
@@ -129,14 +134,14 @@ def test_a_job_is_spread_so_that_the_loss_of_a_node_costs_least() -> None:
 
 def test_a_lost_seat_is_given_a_new_place_and_a_new_number_while_its_worker_still_leaves() -> None:
     had = {0: ("n0", 0), 1: ("gone", 0)}
-    plan = solve(2, Demand("gpt", 1, 2, 1.0, had, occupied=frozenset({0, 1})))
+    plan = solve(2, Demand("gpt", 1, 2, seats=had, occupied=frozenset({0, 1})))
     assert plan.seats["gpt"] == {0: ("n0", 0), 2: ("n1", 0)}
-    plan = solve(2, Demand("gpt", 1, 2, 1.0, had, occupied=frozenset({0})))
+    plan = solve(2, Demand("gpt", 1, 2, seats=had, occupied=frozenset({0})))
     assert plan.seats["gpt"] == {0: ("n0", 0), 1: ("n1", 0)}
 
 
 def test_a_running_job_keeps_what_is_left_even_below_its_minimum() -> None:
     """Its survivors go on: to stop them would help nobody."""
-    plan = solve(1, Demand("gpt", 3, 4, 1.0, {0: ("n0", 0), 1: ("gone", 0), 2: ("gone", 1)}))
+    plan = solve(1, Demand("gpt", 3, 4, seats={0: ("n0", 0), 1: ("gone", 0), 2: ("gone", 1)}))
     assert plan.seats["gpt"] == {0: ("n0", 0)}
     assert plan.reasons["gpt"] == "waits for 2 more slots, 0 are free"

@@ -27,16 +27,20 @@ STATE = TypeAdapter(ClusterState)
 T = TypeVar("T")
 
 
-def new_core(settings: Settings) -> CoordinatorCore:
-    return CoordinatorCore(settings, FirstComeFirstServed(), Orders(settings, b"secret"))
+def new_core(settings: Settings, *, planned: bool = False) -> CoordinatorCore:
+    policy = None if planned else FirstComeFirstServed()
+    return CoordinatorCore(settings, policy, Orders(settings, b"secret"))
 
 
 class World:
     """One coordinator, and what its agents would tell it."""
 
+    planned = False
+    """A planner is asked; otherwise the simple policy says at once who gets what."""
+
     def __init__(self, nodes: int = 3, slots: int = 1, **settings: float) -> None:
         self.settings = Settings(**settings)  # type: ignore[arg-type]
-        self.core = new_core(self.settings)
+        self.core = new_core(self.settings, planned=self.planned)
         self.now = 100.0
         self.journal: list[tuple[float, e.Event]] = []
         self.decided: list[e.Event] = []

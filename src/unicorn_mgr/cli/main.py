@@ -13,14 +13,18 @@ from unicorn_mgr.cli.common import EXIT_INTERRUPTED, Problem
 
 MODULES = {
     "run": "unicorn_mgr.cli.run",
+    "submit": "unicorn_mgr.cli.submit",
+    "schema": "unicorn_mgr.cli.submit",
     "status": "unicorn_mgr.cli.status",
     "jobs": "unicorn_mgr.cli.jobs",
     "nodes": "unicorn_mgr.cli.nodes",
+    "plan": "unicorn_mgr.cli.plan",
     "incidents": "unicorn_mgr.cli.incidents",
     "incident": "unicorn_mgr.cli.incidents",
     "events": "unicorn_mgr.cli.events",
     "logs": "unicorn_mgr.cli.logs",
     "cancel": "unicorn_mgr.cli.operate",
+    "set": "unicorn_mgr.cli.operate",
     "drain": "unicorn_mgr.cli.operate",
     "undrain": "unicorn_mgr.cli.operate",
     "pause": "unicorn_mgr.cli.operate",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from unicorn_mgr.cli.common import Client, CoordinatorOption, TlsOption
+from unicorn_mgr.cli.common import Client, CoordinatorOption, Problem, TlsOption
 from unicorn_mgr.cli.show import say
 from unicorn_mgr.messages import (
     CancelJob,
@@ -18,6 +18,7 @@ from unicorn_mgr.messages import (
     OperatorCommand,
     SetObserve,
     SetPaused,
+    SetWishes,
     UndrainNode,
 )
 
@@ -49,6 +50,18 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
         order(Client(coordinator, tls), CancelJob(job))
         say(f"{job} is cancelled; its workers are being ended")
 
+    @app.command(name="set")
+    def set_wishes(
+        job: str = typer.Argument(..., metavar="JOB", help="Its name."),
+        wishes: list[str] = typer.Argument(..., metavar="WISH=VALUE...", help="weight=2, priority=1, min=2, max=8."),
+        coordinator: str | None = CoordinatorOption,
+        tls: Path | None = TlsOption,
+    ) -> None:
+        """Change what a job wants; `unicorn plan --what-if "job JOB weight=2"` says beforehand what that would do."""
+        asked = dict(_wish(w) for w in wishes)
+        order(Client(coordinator, tls), SetWishes(job, asked))
+        say(f"{job} now wants {', '.join(wishes)}")
+
     @app.command()
     def drain(
         node: str = typer.Argument(..., metavar="NODE", help="Its name."),
@@ -70,6 +83,13 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
     ) -> None:
         """Give a drained or isolated node back."""
         say(order(Client(coordinator, tls), UndrainNode(node)))
+
+
+def _wish(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise Problem(f"set: {text}: want WISH=VALUE, e.g. weight=2")
+    return name, value
 
 
 def _register_modes(app: typer.Typer) -> None:

@@ -98,10 +98,11 @@ def register(app: typer.Typer) -> None:
             drills=tuple(map(parse_drill, drill)),
         )
         check(spec)
-        _run(spec, Client(coordinator, tls), not no_snapshot, detach)
+        launch(spec, Client(coordinator, tls), not no_snapshot, detach)
 
 
-def _run(spec: JobSpec, client: Client, snapshot: bool, detach: bool) -> None:
+def launch(spec: JobSpec, client: Client, snapshot: bool, detach: bool) -> None:
+    """Submit a job and, unless `detach`, stay with it."""
     digest, archive = pack(Path(spec.directory)) if snapshot else ("", b"")
     submit(client, replace(spec, snapshot=digest), archive)
     if detach:

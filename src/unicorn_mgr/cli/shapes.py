@@ -9,7 +9,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from unicorn_mgr.messages import ClusterView, EventLine, IncidentStory, IncidentView, JobView, NodeView, WorkerView
+from unicorn_mgr.messages import (
+    ClusterView,
+    EventLine,
+    IncidentStory,
+    IncidentView,
+    JobView,
+    NodeView,
+    PlanView,
+    WhatIfAnswer,
+    WorkerView,
+)
 
 Shape = dict[str, Any]
 
@@ -28,6 +38,65 @@ def of_cluster(view: ClusterView) -> Shape:
         "nodes": [of_node(n) for n in view.nodes],
         "jobs": [of_job(j) for j in view.jobs if j.state != "ended"],
         "incidents": [of_incident(i) for i in view.incidents if i.state == "open"],
+    }
+
+
+def of_plan(view: ClusterView) -> Shape:
+    """`unicorn plan --json`."""
+    return {
+        "jobs": [
+            {
+                "job": j.job,
+                "state": j.state,
+                "weight": j.weight,
+                "size": j.size,
+                "size_wanted": j.size_wanted,
+                "size_min": j.size_min,
+                "size_max": j.size_max,
+                "reason": j.reason,
+            }
+            for j in view.jobs
+            if j.state != "ended"
+        ],
+        "plan": _certificate(view.plan),
+    }
+
+
+def of_what_if(answer: WhatIfAnswer) -> Shape:
+    """`unicorn plan --what-if CHANGE --json`."""
+    return {
+        "jobs": [
+            {
+                "job": j.job,
+                "size_before": j.size_before,
+                "size_after": j.size_after,
+                "weighted_flops_before": j.flops_before,
+                "weighted_flops_after": j.flops_after,
+                "standstill_seconds": j.standstill_seconds,
+                "reason": j.reason,
+            }
+            for j in answer.jobs
+        ],
+        "plan": _certificate(answer.plan),
+    }
+
+
+def _certificate(plan: PlanView | None) -> Shape | None:
+    if plan is None:
+        return None
+    certified = plan.bound > 0
+    return {
+        "number": plan.number or None,
+        "asked_because": plan.asked_because or None,
+        "answered": plan.answered,
+        "value": plan.value if certified else None,
+        "upper_bound": plan.bound if certified else None,
+        "gap": max(0.0, 1 - plan.value / plan.bound) if certified else None,
+        "proven": plan.proven,
+        "solver": plan.solver,
+        "rung": plan.rung,
+        "seconds": plan.seconds,
+        "note": plan.note or None,
     }
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from unicorn_mgr.coordinator.state import ClusterState, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.throughput import COUNTLESS, expected
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     CancelJob,
@@ -16,12 +19,18 @@ from unicorn_mgr.messages import (
     Mistake,
     SetObserve,
     SetPaused,
+    SetWishes,
     UndrainNode,
 )
 from unicorn_mgr.model import FAULTS, PLACES, Drill, JobSpec
+from unicorn_mgr.profiles.problem import ProfileError
 
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")
 SIZE_MAX = 100_000
+PRIORITY_MAX = 1_000_000
+SLOTS_TRIED_MAX = 1_024
+"""Sizes up to this many slots are looked at to find what is wrong with a job's throughput."""
+
 NAMES_SHOWN = 10
 
 
@@ -72,11 +81,27 @@ def check_spec(spec: JobSpec) -> None:
         ),
         (spec.restarts_max >= 0, "restarts", spec.restarts_max, "want at least 0"),
         (spec.poison_deaths >= 0, "poison_deaths", spec.poison_deaths, "want at least 0"),
+        (0 <= spec.replica_size <= SIZE_MAX, "replica_size", spec.replica_size, f"want 1 to {SIZE_MAX}"),
+        (spec.replica_within in ("", "node", "domain"), "replica_within", spec.replica_within, "want node or domain"),
+        (0 <= spec.domains <= SIZE_MAX, "domains", spec.domains, f"want 1 to {SIZE_MAX}"),
+        (abs(spec.priority) <= PRIORITY_MAX, "priority", spec.priority, f"want -{PRIORITY_MAX} to {PRIORITY_MAX}"),
+        (
+            math.isfinite(spec.throughput_min) and spec.throughput_min >= 0,
+            "throughput_min",
+            spec.throughput_min,
+            "want a number of FLOP/s, at least 0",
+        ),
     )
     for holds, field, value, fix in rules:
         if not holds:
             text = str(value)
             raise Rejected(Mistake(field, text if text.isprintable() else repr(text), fix))
+    try:
+        expected(spec, COUNTLESS, min(spec.size_max, SLOTS_TRIED_MAX))
+    except ProfileError as wrong:
+        field, _, rest = str(wrong).partition(": ")
+        value, _, fix = rest.partition(": ")
+        raise Rejected(Mistake(field, value if fix else "", fix or rest)) from wrong
 
 
 _DURATION = "want a number of seconds, at least 0"
@@ -121,6 +146,10 @@ def commanded(state: ClusterState, request_id: str, command: Command, drills_all
             if not drained and phase is not NodePhase.ISOLATED:
                 raise Rejected(Mistake("node", node, f"it is {phase}, neither drained nor isolated"))
             return e.NodeUndrained(request_id, node)
+        case SetWishes(job, wishes):
+            _running(state, job)
+            spec = with_wishes(state.jobs[job].spec, wishes)
+            return e.WishesSet(request_id, job, spec.weight, spec.priority, spec.size_min, spec.size_max)
         case SetPaused(paused):
             return e.PauseSet(request_id, paused)
         case SetObserve(job, observe):
@@ -129,6 +158,33 @@ def commanded(state: ClusterState, request_id: str, command: Command, drills_all
             return e.ObserveSet(request_id, job, observe)
         case Inject():
             return _drill(state, request_id, command, drills_allowed)
+
+
+WISHES = {
+    "weight": ("weight", float),
+    "priority": ("priority", int),
+    "min": ("size_min", int),
+    "max": ("size_max", int),
+}
+"""What may be changed while a job runs."""
+
+
+def with_wishes(spec: JobSpec, wishes: Mapping[str, str]) -> JobSpec:
+    """The job as it is to be.  Raises `Rejected`."""
+    if not wishes:
+        raise Rejected(Mistake("set", "", f"say what: {', '.join(f'{w}=VALUE' for w in WISHES)}"))
+    changed: dict[str, Any] = {}
+    for wish, text in wishes.items():
+        if wish not in WISHES:
+            raise Rejected(Mistake("set", wish, f"want one of {', '.join(WISHES)}"))
+        field, kind = WISHES[wish]
+        try:
+            changed[field] = kind(text)
+        except ValueError:
+            raise Rejected(Mistake(wish, text, "want a number")) from None
+    after = replace(spec, **changed)
+    check_spec(after)
+    return after
 
 
 def _drill(state: ClusterState, request_id: str, command: Inject, drills_allowed: bool) -> e.DrillOrdered:

@@ -21,6 +21,7 @@ from unicorn_mgr.coordinator.sessions import Agents
 from unicorn_mgr.coordinator.store import Entry
 from unicorn_mgr.coordinator.stories import incident_story, lines_of
 from unicorn_mgr.coordinator.views import cluster_view, job_view
+from unicorn_mgr.coordinator.whatif import compared, what_if
 from unicorn_mgr.effects.coordinator import DrillOrdered, Event, JobSubmitted, NodeDrained, NodeUndrained
 from unicorn_mgr.messages import (
     ClusterView,
@@ -35,6 +36,8 @@ from unicorn_mgr.messages import (
     OperatorCommand,
     SubmitJob,
     Submitted,
+    WhatIfAnswer,
+    WhatIfRequest,
 )
 from unicorn_mgr.tls import Role
 
@@ -141,6 +144,17 @@ class Clients:
             self._metrics,
             self._drills,
         )
+
+    async def what_if(self, asked: WhatIfRequest, context: Context) -> WhatIfAnswer:
+        """What would be planned if something were otherwise.  Nothing is changed."""
+        await self._authority.require(context, Role.VIEWER)
+        driver = self._driver
+        try:
+            present, changed = what_if(driver.core.state, driver.settings, asked)
+        except Rejected as rejected:
+            await _refuse(context, rejected)
+            raise
+        return compared(present, changed, await driver.imagine(changed))
 
     async def find_incident(self, asked: IncidentRequest, context: Context) -> IncidentStory:
         """One incident, and everything that happened around it."""

@@ -33,6 +33,7 @@ from unicorn_mgr.coordinator.rules import (
     escalation,
     incidents,
     nodes,
+    planning,
     stalls,
 )
 from unicorn_mgr.coordinator.settings import Settings
@@ -47,6 +48,7 @@ CLUSTER_RULES: tuple[ClusterRule, ...] = (
     nodes.isolated,
     nodes.drained,
     incidents.node_closings,
+    planning.wanted,
     allocation.assigned,
 )
 
@@ -72,6 +74,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     endings.stopping,
     endings.lingering,
     incidents.closings,
+    planning.paced,
     allocation.dismissed,
     endings.ended,
 )
@@ -105,7 +108,8 @@ class CoordinatorCore:
     """The cluster's brain."""
 
     settings: Settings
-    policy: Policy
+    policy: Policy | None
+    """Says at once who gets what; None: a planner is asked, and its answer is an event."""
     orders: Orders
     state: ClusterState = field(default_factory=ClusterState)
 
@@ -171,12 +175,22 @@ class CoordinatorCore:
     def _touched(self, event: e.Event) -> set[str]:
         """Jobs that an event may concern.  What concerns a node or the cluster concerns all."""
         worker = _worker_of(event)
+        if isinstance(event, e.WorkerExited):
+            return {WorkerName.parse(worker).job} | self._waiting_for(worker)
         if worker:
             return {WorkerName.parse(worker).job}
         job = getattr(event, "job", "")
         if job:
             return {job}
         return {name for name, j in self.state.jobs.items() if not j.over}
+
+    def _waiting_for(self, name: str) -> set[str]:
+        """Jobs that have been given the slot of a worker which has left it now."""
+        worker = self.state.worker(name)
+        if worker is None:
+            return set()
+        place = (worker.node, worker.slot)
+        return {job.name for job in self.state.jobs.values() if not job.over and place in job.seats.values()}
 
 
 def _worker_of(event: e.Event) -> str:

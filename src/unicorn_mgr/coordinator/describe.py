@@ -55,12 +55,24 @@ def _of_cluster(event: e.Event) -> str:
             return f"{silent} of {nodes} nodes fell silent at once: verdicts are frozen"
         case e.BreakerReset():
             return "enough nodes are heard again"
+        case e.PlanWanted(_, _, reason):
+            return f"a plan is asked for: {reason}"
+        case e.PlanReady():
+            return f"a plan by {event.rung or event.solver} in {event.seconds:.3f} s, {_certificate(event)}"
         case e.PauseSet(_, paused):
             return "all actions are paused" if paused else "actions are resumed"
         case e.ObserveSet(_, job, observe):
             return f"observe mode is {'on' if observe else 'off'} for {f'job {job}' if job else 'all jobs'}"
         case _:
             return ""
+
+
+def _certificate(plan: e.PlanReady) -> str:
+    if plan.proven:
+        return "proven best"
+    if plan.bound <= 0:
+        return f"not certified: {plan.note}"
+    return f"at most {max(0.0, 1 - plan.value / plan.bound):.2%} short of the best: {plan.note}"
 
 
 def _of_worker(event: e.Event) -> str:
@@ -117,6 +129,10 @@ def _resumed(resumed: Resumed) -> str:
 
 def _of_job(event: e.Event) -> str:
     match event:
+        case e.PaceChanged(job, size, seconds):
+            return f"job {job}: a step on {size} slots takes {seconds:.3g} s, which plans did not count on"
+        case e.WishesSet(_, job, weight, priority, size_min, size_max):
+            return f"job {job} wants {size_min} to {size_max} slots with weight {weight:g}, priority {priority}"
         case e.JobSubmitted(_, job, spec):
             return f"job {job} submitted: {' '.join(spec.command)} on {spec.size_min} to {spec.size_max} slots"
         case e.SlotsAssigned(job, seats, reason):

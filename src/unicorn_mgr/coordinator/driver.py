@@ -22,12 +22,14 @@ from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.coordinator.keyvalue import KeyValueStores
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.orders import Orders
+from unicorn_mgr.coordinator.planning import Planner
 from unicorn_mgr.coordinator.rendezvous import Rendezvous
+from unicorn_mgr.coordinator.rules.planning import problem_of
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.store import Store
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import CollectEvidence, Published, ReadNow, Sample, ToAgent, WorkerDirective
-from unicorn_mgr.planner.problem import Policy
+from unicorn_mgr.planner.problem import Plan, Policy, Problem
 
 BATCH_MAX = 1_000
 INBOX_MAX = 100_000
@@ -63,7 +65,9 @@ class Lags:
 class Driver:
     """Runs one core under one journal.  `send` says something to the agent of a node, if it is attached."""
 
-    def __init__(self, store: Store, settings: Settings, policy: Policy, send: Send) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, policy: Policy | None, send: Send, planner: Planner | None = None
+    ) -> None:
         self.store = store
         self.settings = settings
         self.core = CoordinatorCore(settings, policy, Orders(settings, store.secret))
@@ -73,6 +77,8 @@ class Driver:
         self.lags = Lags()
         self.changed = asyncio.Event()
         """Set after each commit; whoever waits clears nothing but takes the next one."""
+        self.planner = planner
+        """Solves problems where the core has no policy that answers at once."""
         self._send = send
         self._inbox: asyncio.Queue[_Queued] = asyncio.Queue(INBOX_MAX)
         self._readings: dict[str, dict[str, tuple[Sample, ...]]] = {}
@@ -140,6 +146,8 @@ class Driver:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._poll())
+            if self.planner is not None:
+                tasks.create_task(self._plan_for_ever(self.planner))
             while True:
                 batch = await self._next_batch()
                 await self._handle(batch)
@@ -212,6 +220,9 @@ class Driver:
             case e.TakeReadings():
                 assert self._tasks is not None
                 self._tasks.create_task(self._take_readings(action))
+            case e.SolvePlan(number):
+                assert self._tasks is not None
+                self._tasks.create_task(self._solve(number))
             case e.TakeEvidence(node, worker):
                 self._send(node, CollectEvidence(f"evidence {worker}", worker))
 
@@ -224,6 +235,43 @@ class Driver:
             if member is not None and formed is not None:
                 self._send(member.node, WorkerDirective(name, formed))
         return e.GroupFormed(job, note.epoch) if completed else None
+
+    async def _plan_for_ever(self, planner: Planner) -> None:
+        """Answer what was asked before this process began, and foresee what may be asked next."""
+        try:
+            await planner.start()
+            if not self.core.state.planning.answered:
+                await self._solve(self.core.state.planning.number)
+            await planner.foresee(lambda: problem_of(self.core.state, self.settings))
+        finally:
+            await planner.stop()
+
+    async def imagine(self, problem: Problem) -> Plan:
+        """The plan for a problem that is not there."""
+        if self.core.policy is not None:
+            return self.core.policy.solve(problem)
+        assert self.planner is not None
+        return await self.planner.plan(problem, really=False)
+
+    async def _solve(self, number: int) -> None:
+        """Answer a question with the problem of this moment, unless another one has been asked since."""
+        if self.planner is None or self.core.state.planning.number != number:
+            return
+        plan = await self.planner.plan(problem_of(self.core.state, self.settings))
+        await self.tell(
+            e.PlanReady(
+                number,
+                {job: dict(seats) for job, seats in plan.seats.items()},
+                dict(plan.reasons),
+                plan.value,
+                plan.bound,
+                plan.proven,
+                plan.solver,
+                plan.rung,
+                plan.seconds,
+                plan.note,
+            )
+        )
 
     async def _take_readings(self, asked: e.TakeReadings) -> None:
         for which in (1, 2):

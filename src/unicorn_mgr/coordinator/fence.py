@@ -14,7 +14,7 @@ def admits(state: ClusterState, event: e.Fact) -> bool:
             return term > state.term
         case e.JobSubmitted(request, job):
             return request not in state.requests and (job not in state.jobs or state.jobs[job].over)
-        case e.JobCancelled(request, job) | e.DrillOrdered(request, job):
+        case e.JobCancelled(request, job) | e.DrillOrdered(request, job) | e.WishesSet(request, job):
             return request not in state.requests and _runs(state, job)
         case e.ObserveSet(request, job):
             return request not in state.requests and (not job or _runs(state, job))
@@ -43,6 +43,8 @@ def admits(state: ClusterState, event: e.Fact) -> bool:
         case e.WorkerExited(exited):
             found = state.worker(exited.worker)
             return found is not None and found.exited is None
+        case e.PlanReady(number):
+            return number == state.planning.number and not state.planning.answered
         case e.NodeAttached() | e.TimePassed():
             return True
 

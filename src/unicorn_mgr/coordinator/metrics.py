@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from unicorn_mgr import __version__
 from unicorn_mgr.coordinator.driver import Driver
+from unicorn_mgr.coordinator.plan_metrics import plan_metrics
 from unicorn_mgr.coordinator.record_incidents import RECOVERY_BUCKETS
 from unicorn_mgr.coordinator.state import ClusterState, JobPhase, NodePhase
 from unicorn_mgr.coordinator.views import ettr
@@ -82,6 +83,8 @@ class CoordinatorMetrics(Collector):
         yield from self._nodes(state)
         yield from self._jobs(state)
         yield from self._incidents(state)
+        planner = self._driver.planner
+        yield from plan_metrics(state, planner.counts if planner is not None else None)
         yield from self._itself(state)
 
     def _nodes(self, state: ClusterState) -> Iterator[Metric]:

@@ -80,6 +80,8 @@ class Orders:
                     yield from self._directive(state, writer, CheckpointComplete(step, lineage))
             case e.WorkerTold(name, CheckpointWritten() as written):
                 yield from self._complete_already(state, name, written)
+            case e.PlanWanted(number):
+                yield e.SolvePlan(number)
             case e.InquiryOpened(name, number):
                 yield e.TakeReadings(name, number, _members_by_node(state.jobs[name]))
             case e.InquiryClosed(_, _, _, culprit) if culprit:

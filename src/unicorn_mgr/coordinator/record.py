@@ -38,7 +38,7 @@ def record(state: ClusterState, event: e.Event, now: float) -> None:
         record_workers.record(state, event, now)
     elif isinstance(event, record_jobs.JobEvent):
         record_jobs.record(state, event, now)
-        if isinstance(event, e.JobSubmitted | e.JobCancelled | e.ObserveSet | e.DrillOrdered):
+        if isinstance(event, e.JobSubmitted | e.JobCancelled | e.ObserveSet | e.DrillOrdered | e.WishesSet):
             _answered(state, event.request_id, event.job)
     else:
         _cluster(state, event, now)
@@ -46,7 +46,7 @@ def record(state: ClusterState, event: e.Event, now: float) -> None:
 
 def _cluster(
     state: ClusterState,
-    event: e.TimePassed | e.TermStarted | e.PauseSet | e.BreakerTripped | e.BreakerReset,
+    event: e.TimePassed | e.TermStarted | e.PauseSet | e.BreakerTripped | e.BreakerReset | e.PlanWanted | e.PlanReady,
     now: float,
 ) -> None:
     match event:
@@ -63,6 +63,15 @@ def _cluster(
             )
         case e.BreakerReset():
             _breaker_reset(state, now)
+        case e.PlanWanted(number, situation, reason):
+            planning = state.planning
+            planning.number, planning.situation, planning.reason = number, situation, reason
+        case e.PlanReady():
+            state.planning.plan = event
+            label = f"{event.rung}|{event.solver}"
+            counters = state.counters
+            counters.plans[label] = counters.plans.get(label, 0) + 1
+            counters.plan_seconds[label] = counters.plan_seconds.get(label, 0.0) + event.seconds
         case _:
             assert_never(event)
 

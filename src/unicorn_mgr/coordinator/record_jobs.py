@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from unicorn_mgr.coordinator.record_incidents import tell
@@ -15,6 +16,7 @@ from unicorn_mgr.coordinator.state import (
     WorkerPhase,
 )
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.profiles.measured import restored
 
 JobEvent = (
     e.JobSubmitted
@@ -28,6 +30,8 @@ JobEvent = (
     | e.LifeEnded
     | e.JobHalted
     | e.JobProgressed
+    | e.WishesSet
+    | e.PaceChanged
     | e.SeatBarred
     | e.PoisonFound
     | e.JobGivenUp
@@ -63,6 +67,8 @@ _OfJob = (
     | e.LifeEnded
     | e.JobHalted
     | e.JobProgressed
+    | e.WishesSet
+    | e.PaceChanged
     | e.SeatBarred
     | e.PoisonFound
     | e.JobGivenUp
@@ -76,6 +82,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.JobCancelled():
             job.cancelled = True
         case e.SlotsAssigned(_, seats, reason):
+            state.counters.moves += dict(seats) != job.seats
             job.seats, job.seats_reason = dict(seats), reason
         case e.EpochGranted():
             _epoch_granted(state, job, event, now)
@@ -97,6 +104,9 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.JobProgressed(_, committed, seconds):
             job.link_stalled = job.link_stalled and committed <= job.committed
             job.committed, job.step_seconds = max(job.committed, committed), seconds or job.step_seconds
+            _measured(job, seconds)
+        case e.PaceChanged(_, size, seconds):
+            job.paces[size] = seconds
         case e.SeatBarred(_, seat, reason):
             job.barred[seat] = reason
         case e.PoisonFound(_, step, number, skip):
@@ -104,6 +114,8 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
                 job.poison.append((step, number))
                 for incident in state.open_incidents(job):
                     tell(incident, now, f"micro-batch {number} of step {step} is skipped from now on")
+        case e.WishesSet(_, _, weight, priority, size_min, size_max):
+            job.spec = replace(job.spec, weight=weight, priority=priority, size_min=size_min, size_max=size_max)
         case e.JobGivenUp(_, exit_code, reason):
             job.give_up, job.give_up_at = (exit_code, reason), now
             job.phase = JobPhase.ENDING
@@ -116,6 +128,14 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
             _up_again(job, now)
         case _:
             assert_never(event)
+
+
+def _measured(job: Job, seconds: float) -> None:
+    """How long its steps take at this size; not while it moves to another one."""
+    if job.transition is None and job.members:
+        measured = restored(job.measured)
+        measured.add(len(job.members), seconds)
+        job.measured = measured.plain()
 
 
 def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: float) -> None:

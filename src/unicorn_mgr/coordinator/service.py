@@ -22,13 +22,13 @@ from unicorn_mgr.coordinator.clients import Clients
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook
 from unicorn_mgr.coordinator.metrics import MetricsServer, serve_metrics
+from unicorn_mgr.coordinator.planning import Planner
 from unicorn_mgr.coordinator.protocol import OneProtocol, answers, converses, streams
 from unicorn_mgr.coordinator.sessions import Agents
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.store import Store
 from unicorn_mgr.effects.coordinator import ObserveSet
 from unicorn_mgr.planner.problem import Policy
-from unicorn_mgr.planner.simple import FirstComeFirstServed
 from unicorn_mgr.tls import CredentialsError, is_loopback, server_credentials
 
 MESSAGE_BYTES_MAX = 72 << 20
@@ -58,7 +58,8 @@ class ServiceConfig:
     observe: bool = False
     """Begin in observe mode."""
     settings: Settings = field(default_factory=Settings)
-    policy: Policy = field(default_factory=FirstComeFirstServed)
+    policy: Policy | None = None
+    """Says at once who gets what; None: the planner does, in a process of its own."""
 
 
 async def run(config: ServiceConfig, ready: Callable[[str, str], None] = lambda _a, _m: None) -> None:
@@ -94,7 +95,8 @@ async def _serve(
     def send(node: str, body: messages.ToAgent) -> None:
         agents.send(node, body)
 
-    driver = Driver(store, config.settings, config.policy, send)
+    planner = Planner(config.settings.plan_seconds) if config.policy is None else None
+    driver = Driver(store, config.settings, config.policy, send, planner)
     driver.recover()
     logs = LogBook()
     authority = Authority(secured=config.tls is not None)
@@ -195,6 +197,7 @@ def _client_service(clients: Clients) -> grpc.GenericRpcHandler:
             "Submit": answers(clients.submit, messages.SubmitJob),
             "Command": answers(clients.command, messages.OperatorCommand),
             "Look": answers(clients.look, messages.LookRequest),
+            "WhatIf": answers(clients.what_if, messages.WhatIfRequest),
             "FindIncident": answers(clients.find_incident, messages.IncidentRequest),
             "FollowJob": streams(clients.follow_job, messages.FollowJobRequest),
             "FollowEvents": streams(clients.follow_events, messages.FollowEventsRequest),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -64,6 +64,14 @@ class Settings(BaseModel):
     """Workers that die on a micro-batch before it is not dealt again."""
     give_up_seconds: Seconds = 120.0
     """Survivors of a job that is given up may save their state for this long."""
+    plan_seconds: Annotated[float, Field(gt=0)] = 0.3
+    """The planner's solver has this long; then the best plan known is taken."""
+    objective: Literal["cost", "paper"] = "cost"
+    """What the planner makes most of: each change at its own cost, or as Unicron's paper has it."""
+    hysteresis: Annotated[float, Field(ge=0)] = 0.01
+    """Share of its value that a change of a job must gain beyond its cost."""
+    node_mtbf_seconds: Annotated[float, Field(gt=0)] = 30 * 86_400.0
+    """Between two failures of one node, on average: how long a plan is likely to last."""
     linger_seconds: Seconds = 10.0
     """A worker that does not count any more has this long to end by itself: it holds a slot."""
 

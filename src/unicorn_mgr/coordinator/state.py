@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from unicorn_mgr.effects.coordinator import PlanReady
 from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample
 from unicorn_mgr.model import Epoch, JobSpec, Lineage, Slot
 
@@ -221,6 +222,10 @@ class Job:
     checksums_differ: tuple[int, tuple[str, ...]] | None = None
     committed: int = -1
     step_seconds: float = 0.0
+    measured: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds of its newest steps, by size."""
+    paces: dict[int, float] = field(default_factory=dict)
+    """Seconds of a step by size that plans count on, in the order in which they became known."""
     written: CheckpointWritten | None = None
     written_by: str = ""
     checkpoint: Checkpoint | None = None
@@ -308,6 +313,24 @@ class Incident:
 
 
 @dataclass(slots=True)
+class Planning:
+    """Which plan was asked for, and the newest one."""
+
+    number: int = 0
+    """Of the newest question."""
+    situation: str = ""
+    """What it was asked for: a plan for another one is out of date."""
+    reason: str = ""
+    plan: PlanReady | None = None
+    """The newest answer."""
+
+    @property
+    def answered(self) -> bool:
+        """The newest question has its answer."""
+        return self.plan is not None and self.plan.number == self.number
+
+
+@dataclass(slots=True)
 class Counters:
     """What the metrics count since the cluster began; label values are joined by '|'."""
 
@@ -318,6 +341,12 @@ class Counters:
     restarts: int = 0
     averted: int = 0
     """Suspicions that a second reading dispelled."""
+    plans: dict[str, int] = field(default_factory=dict)
+    """Answers of the planner, by rung of the ladder and solver."""
+    plan_seconds: dict[str, float] = field(default_factory=dict)
+    """All that they took, by the same."""
+    moves: int = 0
+    """Jobs that a plan has given or taken slots."""
     false_verdicts: int = 0
     """Nodes declared lost whose agent came back with the same processes."""
 
@@ -341,6 +370,7 @@ class ClusterState:
     paused: bool = False
     observe: bool = False
     breaker: str = ""
+    planning: Planning = field(default_factory=Planning)
     counters: Counters = field(default_factory=Counters)
 
     def wall(self, now: float) -> float:

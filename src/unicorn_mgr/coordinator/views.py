@@ -5,8 +5,18 @@ from __future__ import annotations
 from unicorn_mgr import __version__
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.record_incidents import seconds_of
-from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, JobPhase, Node, NodePhase, Worker, WorkerPhase
-from unicorn_mgr.messages import ClusterView, IncidentView, JobView, NodeView, Sample, WorkerView
+from unicorn_mgr.coordinator.state import (
+    ClusterState,
+    Incident,
+    Job,
+    JobPhase,
+    Node,
+    NodePhase,
+    Planning,
+    Worker,
+    WorkerPhase,
+)
+from unicorn_mgr.messages import ClusterView, IncidentView, JobView, NodeView, PlanView, Sample, WorkerView
 from unicorn_mgr.phases import Phase
 
 ENDED_JOBS_SHOWN = 100
@@ -32,7 +42,26 @@ def cluster_view(
         alarm=state.breaker,
         metrics_address=metrics,
         drills=drills,
-        settings=live.settings.model_dump(),
+        settings=live.settings.model_dump(exclude={"objective"}),
+        plan=_plan_view(state.planning),
+    )
+
+
+def _plan_view(planning: Planning) -> PlanView | None:
+    newest = planning.plan
+    if newest is None:
+        return None
+    return PlanView(
+        number=newest.number,
+        asked_because=planning.reason,
+        answered=planning.answered,
+        value=newest.value,
+        bound=newest.bound,
+        proven=newest.proven,
+        solver=newest.solver,
+        rung=newest.rung,
+        seconds=newest.seconds,
+        note=newest.note,
     )
 
 

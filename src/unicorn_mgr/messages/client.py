@@ -52,7 +52,13 @@ class Inject:
     drill: Drill = field(default_factory=Drill)
 
 
-Command = CancelJob | DrainNode | UndrainNode | SetPaused | SetObserve | Inject
+@dataclass(frozen=True, slots=True)
+class SetWishes:
+    job: str = ""
+    wishes: dict[str, str] = field(default_factory=dict)
+
+
+Command = CancelJob | DrainNode | UndrainNode | SetPaused | SetObserve | Inject | SetWishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,20 @@ class IncidentView:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanView:
+    number: int = 0
+    asked_because: str = ""
+    answered: bool = False
+    value: float = 0.0
+    bound: float = 0.0
+    proven: bool = False
+    solver: str = ""
+    rung: str = ""
+    seconds: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterView:
     cluster: str = ""
     term: int = 0
@@ -157,6 +177,30 @@ class ClusterView:
     metrics_address: str = ""
     drills: bool = False
     settings: dict[str, float] = field(default_factory=dict)
+    plan: PlanView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfRequest:
+    changes: tuple[str, ...] = ()
+    job: JobSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    job: str = ""
+    size_before: int = 0
+    size_after: int = 0
+    flops_before: float = 0.0
+    flops_after: float = 0.0
+    standstill_seconds: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfAnswer:
+    jobs: tuple[PlannedJob, ...] = ()
+    plan: PlanView | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,55 @@
-"""What a placement policy is asked, and what it answers."""
+"""What the planner is asked, and what it answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 Place = tuple[str, int]
 """(node, slot)"""
+
+Objective = Literal["cost", "paper"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine whose slots may be used."""
+
+    name: str
+    slots: tuple[int, ...]
+    """Indices of usable slots, rising."""
+    device: str = "cpu"
+    speed: float = 1.0
+    """Of its slots, as a share of what the device type does; a job runs at its slowest slot's."""
+    domain: str = ""
+    """What fails as one with it: a rack, a switch."""
+
+
+def domain_of(node: Node) -> str:
+    """What fails as one with it; by itself, if nothing is known."""
+    return node.domain or f"node {node.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds for which a job stands still when it changes, by where its state comes from."""
+
+    shrink: float = 1.0
+    """Members leave; who stays has all."""
+    grow: float = 2.0
+    """Newcomers take the state from a live replica; also who replaces a worker that was hit."""
+    start: float = 60.0
+    """Nobody has it: from storage, or anew."""
+
+    @property
+    def longest(self) -> float:
+        """Of any change."""
+        return max(self.shrink, self.grow, self.start)
+
+
+Staircase = tuple[tuple[int, float], ...]
+"""(size, aggregate FLOP/s there), sizes rising, only those that are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,32 +59,98 @@ class Demand:
     job: str
     size_min: int
     size_max: int
-    weight: float
+    weight: float = 1.0
+    throughput: Mapping[str, Staircase] = field(default_factory=dict)
+    """By device type; one that is missing can't run it."""
+    priority: int = 0
+    """Who gets its minimum first when not all can; higher is first."""
+    replica: int = 1
+    """Slots that hold one copy of the state; a job has whole ones only."""
+    within: Literal["node", "domain"] = "node"
+    """What a replica must not reach beyond."""
+    domains: int = 2
+    """Failure domains over which it is spread at least, where it can be: the loss of one leaves a copy."""
+    needed: float = 0.0
+    """FLOP/s for its deadline or its least share; less is charged tenfold."""
+    costs: Costs = Costs()
     seats: Mapping[int, Place] = field(default_factory=dict)
     """What it has."""
+    members: int = 0
+    """Living workers on these seats that have the state; none: it has to be read from storage."""
+    floor: int = 0
+    """Fewest slots that it is brought to, even below its minimum, while it runs; 0: it may be stopped."""
+    hit: bool = False
+    """A worker of it was lost: it stands still whatever its size will be."""
     barred: frozenset[int] = frozenset()
     """Seats that must not be filled again."""
     occupied: frozenset[int] = frozenset()
     """Seats that still have a living worker, wherever it is."""
     may_grow: bool = True
     """False while it is not known yet whether a silent node of it comes back."""
+    warm: frozenset[str] = frozenset()
+    """Nodes that hold its program or state already."""
+
+    @property
+    def size(self) -> int:
+        """Seats that it has."""
+        return len(self.seats)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Slots that may be used, and who wants them."""
 
-    places: tuple[Place, ...]
-    """Sorted.  A seat on a place that is not here has to move."""
+    nodes: tuple[Node, ...]
+    """Sorted by name.  A seat on a slot that is not here has to move."""
     demands: tuple[Demand, ...]
+    node_mtbf: float = 30 * 86_400.0
+    """Seconds until one node fails, on average."""
+    objective: Objective = "cost"
+    hysteresis: float = 0.01
+    """Share of its value that a change of a job must gain beyond its cost."""
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All slots that may be used."""
+        return tuple((n.name, s) for n in self.nodes for s in n.slots)
+
+    @property
+    def by_name(self) -> dict[str, Node]:
+        """Its nodes."""
+        return {n.name: n for n in self.nodes}
+
+    @property
+    def horizon(self) -> float:
+        """Seconds that a plan is made for: until the next failure, but never less than two transitions.
+
+        In less a transition never pays, and the smallest sizes would win (facts of the planner's
+        simulation: a plan freezes or collapses when the horizon falls below the transition).
+        """
+        until_failure = self.node_mtbf / max(1, len(self.nodes))
+        return max(until_failure, 2.0 * max((d.costs.longest for d in self.demands), default=0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Per job: its seats, and why it has these and no more."""
+    """Who gets which slots, how good that is known to be, and why."""
 
     seats: Mapping[str, Mapping[int, Place]]
     reasons: Mapping[str, str]
+    value: float = 0.0
+    """Weighted FLOP gained over the horizon."""
+    bound: float = 0.0
+    """No plan is worth more."""
+    proven: bool = False
+    solver: str = "none"
+    rung: str = "none"
+    """Of the ladder: table, ilp, greedy, shrink."""
+    seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def gap(self) -> float:
+        """Share of the bound that may be missing, at most."""
+        return max(0.0, self.bound - self.value) / max(abs(self.bound), 1e-30)
 
 
 class Policy(Protocol):

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills")
+    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills", "priority", "replica_size", "replica_within", "domains", "sizes", "throughput", "throughput_min", "model")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,13 @@ class JobSpec(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ThroughputEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +43,14 @@ class JobSpec(_message.Message):
     RESTARTS_MAX_FIELD_NUMBER: _ClassVar[int]
     POISON_DEATHS_FIELD_NUMBER: _ClassVar[int]
     DRILLS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SIZE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_WITHIN_FIELD_NUMBER: _ClassVar[int]
+    DOMAINS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_MIN_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
     environment: _containers.ScalarMap[str, str]
@@ -56,7 +71,43 @@ class JobSpec(_message.Message):
     restarts_max: int
     poison_deaths: int
     drills: _containers.RepeatedCompositeFieldContainer[JobDrill]
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ...) -> None: ...
+    priority: int
+    replica_size: int
+    replica_within: str
+    domains: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    throughput: _containers.ScalarMap[int, float]
+    throughput_min: float
+    model: ModelDescription
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ..., priority: _Optional[int] = ..., replica_size: _Optional[int] = ..., replica_within: _Optional[str] = ..., domains: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., throughput: _Optional[_Mapping[int, float]] = ..., throughput_min: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ...) -> None: ...
+
+class ModelDescription(_message.Message):
+    __slots__ = ("parameters", "sequence_length", "global_batch", "micro_batch", "device", "precision", "tensor_parallel", "pipeline_parallel", "context_parallel", "layers", "hidden", "active_parameters")
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    parameters: float
+    sequence_length: int
+    global_batch: int
+    micro_batch: int
+    device: str
+    precision: str
+    tensor_parallel: int
+    pipeline_parallel: int
+    context_parallel: int
+    layers: int
+    hidden: int
+    active_parameters: float
+    def __init__(self, parameters: _Optional[float] = ..., sequence_length: _Optional[int] = ..., global_batch: _Optional[int] = ..., micro_batch: _Optional[int] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., context_parallel: _Optional[int] = ..., layers: _Optional[int] = ..., hidden: _Optional[int] = ..., active_parameters: _Optional[float] = ...) -> None: ...
 
 class JobDrill(_message.Message):
     __slots__ = ("seat", "incarnation", "drill")
@@ -126,8 +177,23 @@ class Inject(_message.Message):
     drill: _common_pb2.Drill
     def __init__(self, job: _Optional[str] = ..., seat: _Optional[int] = ..., drill: _Optional[_Union[_common_pb2.Drill, _Mapping]] = ...) -> None: ...
 
+class SetWishes(_message.Message):
+    __slots__ = ("job", "wishes")
+    class WishesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WISHES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    wishes: _containers.ScalarMap[str, str]
+    def __init__(self, job: _Optional[str] = ..., wishes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
 class OperatorCommand(_message.Message):
-    __slots__ = ("request_id", "cancel_job", "drain_node", "undrain_node", "set_paused", "set_observe", "inject")
+    __slots__ = ("request_id", "cancel_job", "drain_node", "undrain_node", "set_paused", "set_observe", "inject", "set_wishes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CANCEL_JOB_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +201,7 @@ class OperatorCommand(_message.Message):
     SET_PAUSED_FIELD_NUMBER: _ClassVar[int]
     SET_OBSERVE_FIELD_NUMBER: _ClassVar[int]
     INJECT_FIELD_NUMBER: _ClassVar[int]
+    SET_WISHES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     cancel_job: CancelJob
     drain_node: DrainNode
@@ -142,7 +209,8 @@ class OperatorCommand(_message.Message):
     set_paused: SetPaused
     set_observe: SetObserve
     inject: Inject
-    def __init__(self, request_id: _Optional[str] = ..., cancel_job: _Optional[_Union[CancelJob, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., undrain_node: _Optional[_Union[UndrainNode, _Mapping]] = ..., set_paused: _Optional[_Union[SetPaused, _Mapping]] = ..., set_observe: _Optional[_Union[SetObserve, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ...) -> None: ...
+    set_wishes: SetWishes
+    def __init__(self, request_id: _Optional[str] = ..., cancel_job: _Optional[_Union[CancelJob, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., undrain_node: _Optional[_Union[UndrainNode, _Mapping]] = ..., set_paused: _Optional[_Union[SetPaused, _Mapping]] = ..., set_observe: _Optional[_Union[SetObserve, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., set_wishes: _Optional[_Union[SetWishes, _Mapping]] = ...) -> None: ...
 
 class CommandDone(_message.Message):
     __slots__ = ("text",)
@@ -290,7 +358,7 @@ class IncidentView(_message.Message):
     def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., cause: _Optional[str] = ..., severity: _Optional[str] = ..., detected_by: _Optional[str] = ..., evidence: _Optional[str] = ..., opened_at: _Optional[float] = ..., closed_at: _Optional[float] = ..., seconds: _Optional[_Mapping[str, float]] = ..., epoch_before: _Optional[str] = ..., epoch_after: _Optional[str] = ..., steps_lost: _Optional[int] = ..., micro_batches_recomputed: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., would_have: bool = ...) -> None: ...
 
 class ClusterView(_message.Message):
-    __slots__ = ("cluster", "term", "paused", "observe", "nodes", "jobs", "incidents", "version", "alarm", "metrics_address", "drills", "settings")
+    __slots__ = ("cluster", "term", "paused", "observe", "nodes", "jobs", "incidents", "version", "alarm", "metrics_address", "drills", "settings", "plan")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +378,7 @@ class ClusterView(_message.Message):
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DRILLS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     term: int
     paused: bool
@@ -322,7 +391,66 @@ class ClusterView(_message.Message):
     metrics_address: str
     drills: bool
     settings: _containers.ScalarMap[str, float]
-    def __init__(self, cluster: _Optional[str] = ..., term: _Optional[int] = ..., paused: bool = ..., observe: bool = ..., nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ..., incidents: _Optional[_Iterable[_Union[IncidentView, _Mapping]]] = ..., version: _Optional[str] = ..., alarm: _Optional[str] = ..., metrics_address: _Optional[str] = ..., drills: bool = ..., settings: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    plan: PlanView
+    def __init__(self, cluster: _Optional[str] = ..., term: _Optional[int] = ..., paused: bool = ..., observe: bool = ..., nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ..., incidents: _Optional[_Iterable[_Union[IncidentView, _Mapping]]] = ..., version: _Optional[str] = ..., alarm: _Optional[str] = ..., metrics_address: _Optional[str] = ..., drills: bool = ..., settings: _Optional[_Mapping[str, float]] = ..., plan: _Optional[_Union[PlanView, _Mapping]] = ...) -> None: ...
+
+class PlanView(_message.Message):
+    __slots__ = ("number", "asked_because", "answered", "value", "bound", "proven", "solver", "rung", "seconds", "note")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_FIELD_NUMBER: _ClassVar[int]
+    SOLVER_FIELD_NUMBER: _ClassVar[int]
+    RUNG_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    asked_because: str
+    answered: bool
+    value: float
+    bound: float
+    proven: bool
+    solver: str
+    rung: str
+    seconds: float
+    note: str
+    def __init__(self, number: _Optional[int] = ..., asked_because: _Optional[str] = ..., answered: bool = ..., value: _Optional[float] = ..., bound: _Optional[float] = ..., proven: bool = ..., solver: _Optional[str] = ..., rung: _Optional[str] = ..., seconds: _Optional[float] = ..., note: _Optional[str] = ...) -> None: ...
+
+class WhatIfRequest(_message.Message):
+    __slots__ = ("changes", "job")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedScalarFieldContainer[str]
+    job: JobSpec
+    def __init__(self, changes: _Optional[_Iterable[str]] = ..., job: _Optional[_Union[JobSpec, _Mapping]] = ...) -> None: ...
+
+class WhatIfAnswer(_message.Message):
+    __slots__ = ("jobs", "plan")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[PlannedJob]
+    plan: PlanView
+    def __init__(self, jobs: _Optional[_Iterable[_Union[PlannedJob, _Mapping]]] = ..., plan: _Optional[_Union[PlanView, _Mapping]] = ...) -> None: ...
+
+class PlannedJob(_message.Message):
+    __slots__ = ("job", "size_before", "size_after", "flops_before", "flops_after", "standstill_seconds", "reason")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    STANDSTILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    size_before: int
+    size_after: int
+    flops_before: float
+    flops_after: float
+    standstill_seconds: float
+    reason: str
+    def __init__(self, job: _Optional[str] = ..., size_before: _Optional[int] = ..., size_after: _Optional[int] = ..., flops_before: _Optional[float] = ..., flops_after: _Optional[float] = ..., standstill_seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class IncidentRequest(_message.Message):
     __slots__ = ("id",)

@@ -22,7 +22,7 @@ class Context:
 
     state: ClusterState
     settings: Settings
-    policy: Policy
+    policy: Policy | None
     now: float
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
-from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.rules.planning import current, problem_of, wants_slots
+from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
     JobGivenUp,
@@ -17,68 +18,22 @@ from unicorn_mgr.effects.coordinator import (
     WorkerOrdered,
 )
 from unicorn_mgr.model import WorkerName
-from unicorn_mgr.planner.problem import Demand, Place, Problem
 
 
 def assigned(c: Context) -> Iterator[Decision]:
-    """The plan for the present state, applied where it differs from what jobs have."""
+    """What holds for the present situation, applied where it differs from what jobs have."""
     if c.state.paused:
         return
-    jobs = [j for j in c.state.jobs.values() if _wants_slots(j)]
-    plan = c.policy.solve(Problem(_places(c.state), tuple(_demand(c, j) for j in jobs)))
-    for job in jobs:
+    plan = current(c, problem_of(c.state, c.settings))
+    for job in (j for j in c.state.jobs.values() if wants_slots(j)):
         seats, reason = dict(plan.seats.get(job.name, {})), plan.reasons.get(job.name, "")
         if seats != job.seats or reason != job.seats_reason:
             yield SlotsAssigned(job.name, seats, reason)
 
 
-def _wants_slots(job: Job) -> bool:
-    return not (job.over or job.cancelled or job.give_up is not None or job.phase is JobPhase.ENDING)
-
-
-def _places(state: ClusterState) -> tuple[Place, ...]:
-    """Slots that may be used: also those of silent nodes, as long as what runs there is not given up."""
-    blocked = _blocked(state)
-    return tuple(
-        sorted(
-            (n.name, s.index)
-            for n in state.nodes.values()
-            if n.phase in (NodePhase.UP, NodePhase.SILENT) and not n.draining
-            for s in n.slots
-            if (n.name, s.index) not in blocked
-        )
-    )
-
-
-def _blocked(state: ClusterState) -> set[Place]:
-    """Slots that jobs which are ending still hold."""
-    return {
-        (w.node, w.slot)
-        for j in state.jobs.values()
-        if not j.over and not _wants_slots(j)
-        for w in j.workers.values()
-        if w.exited is None
-    }
-
-
-def _demand(c: Context, job: Job) -> Demand:
-    occupied = frozenset(w.seat for w in job.alive())
-    silent = {n.name for n in c.state.nodes.values() if n.phase is NodePhase.SILENT}
-    return Demand(
-        job.name,
-        job.spec.size_min,
-        job.spec.size_max,
-        job.spec.weight,
-        job.seats,
-        frozenset(job.barred),
-        occupied,
-        may_grow=not silent.intersection(node for node, _ in job.seats.values()),
-    )
-
-
 def ordered(c: Context, job: Job) -> Iterator[Decision]:
     """Every seat has a process, or one is on its way."""
-    if c.state.paused or not _wants_slots(job) or not _gang_may_start(c, job):
+    if c.state.paused or not wants_slots(job) or not _gang_may_start(c, job):
         return
     empty = _empty_seats(c, job)
     if not empty:
@@ -148,14 +103,14 @@ def order_deadlines(c: Context, job: Job) -> Iterator[float]:
     """When a delayed restart is due, and when a gang's first failure has settled."""
     if job.gang and not job.over:
         yield from (w.gone_at + c.settings.settle_seconds for w in job.workers.values() if not w.alive)
-    if _wants_slots(job):
+    if wants_slots(job):
         for seat in _empty_seats(c, job):
             yield restart_due_at(c, job, job.seats[seat][0])
 
 
 def gang(c: Context, job: Job) -> Iterator[Decision]:
     """Without attach() the processes of a job live and die together."""
-    if not job.gang or c.state.paused or c.state.observes(job) or not _wants_slots(job):
+    if not job.gang or c.state.paused or c.state.observes(job) or not wants_slots(job):
         return
     dead = [w for w in _failed(job) if not w.condemned]
     if dead and c.now < min(w.gone_at for w in dead) + c.settings.settle_seconds:
@@ -171,7 +126,7 @@ def surplus(c: Context, job: Job) -> Iterator[Decision]:
     if c.state.paused or job.over or job.gang:
         return
     extra = [w for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot) and not w.retiring]
-    if not extra or not _wants_slots(job):
+    if not extra or not wants_slots(job):
         return
     staying = [w for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
     coming = [w for w in job.alive() if w.phase not in (WorkerPhase.MEMBER, WorkerPhase.LEAVING, WorkerPhase.ENDED)]

@@ -50,4 +50,11 @@ class ForgetJob:
     job: str
 
 
-Action = SendToAgent | TakeReadings | TakeEvidence | OpenRendezvous | ForgetJob
+@dataclass(frozen=True, slots=True)
+class SolvePlan:
+    """Have the planner solve the problem of this moment, and give the core `PlanReady`."""
+
+    number: int
+
+
+Action = SendToAgent | TakeReadings | TakeEvidence | OpenRendezvous | ForgetJob | SolvePlan

@@ -11,6 +11,24 @@ from unicorn_mgr.model import Epoch, Lineage
 
 
 @dataclass(frozen=True, slots=True)
+class PlanWanted:
+    """Slots or wishes are not those that the newest plan was made for: ask for one that is."""
+
+    number: int
+    situation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PaceChanged:
+    """A job's steps take surely longer or shorter at a size than plans count on."""
+
+    job: str
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotsAssigned:
     """A plan, applied to one job: seat -> (node, slot)."""
 
@@ -267,7 +285,9 @@ class JobEnded:
 
 
 Decision = (
-    SlotsAssigned
+    PlanWanted
+    | PaceChanged
+    | SlotsAssigned
     | WorkerOrdered
     | WorkerCondemned
     | WorkerDismissed

@@ -153,6 +153,26 @@ class EvidenceTaken:
     tool: str
 
 
+@dataclass(frozen=True, slots=True)
+class PlanReady:
+    """The planner has answered.  A time limit makes that nondeterministic, so all of it is journaled."""
+
+    number: int
+    """Of the question."""
+    seats: dict[str, dict[int, tuple[str, int]]]
+    """Per job, seat -> (node, slot)."""
+    reasons: dict[str, str]
+    value: float = 0.0
+    """Weighted FLOP over the horizon."""
+    bound: float = 0.0
+    """No plan is worth more."""
+    proven: bool = False
+    solver: str = ""
+    rung: str = ""
+    seconds: float = 0.0
+    note: str = ""
+
+
 # -- what people want -----------------------------------------------------------------------
 
 
@@ -187,6 +207,18 @@ class NodeUndrained:
 
     request_id: str
     node: str
+
+
+@dataclass(frozen=True, slots=True)
+class WishesSet:
+    """A job wants something else from now on."""
+
+    request_id: str
+    job: str
+    weight: float
+    priority: int
+    size_min: int
+    size_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +265,13 @@ Fact = (
     | JobProgressed
     | ReadingTaken
     | EvidenceTaken
+    | PlanReady
     | JobSubmitted
     | JobCancelled
     | NodeDrained
     | NodeUndrained
     | PauseSet
+    | WishesSet
     | ObserveSet
     | DrillOrdered
 )

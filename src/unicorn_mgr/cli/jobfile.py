@@ -1,0 +1,161 @@
+"""Job files: what `unicorn run` takes as options, and what the planner may know beside, in YAML."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unicorn_mgr.cli.common import Problem
+from unicorn_mgr.cli.run import passed_environment
+from unicorn_mgr.model import JobSpec, ModelDescription
+
+BYTES_MAX = 1 << 20
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Checkpoint(_Strict):
+    """Where and how often the job's state is stored."""
+
+    url: str
+    """A directory, or any fsspec URL."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """Steps between two."""
+    keep: Count = 3
+    """How many are kept."""
+
+
+class Model(_Strict):
+    """What the job's throughput can be predicted from."""
+
+    parameters: Rate
+    """All of them, e.g. 7e9."""
+    active_parameters: Rate | None = None
+    """Of a mixture of experts: those that a token meets."""
+    sequence_length: Count
+    """Tokens."""
+    global_batch: Count
+    """Sequences a step."""
+    micro_batch: Count = 1
+    """Sequences a micro-batch."""
+    device: str
+    """A device type, e.g. H100."""
+    precision: str = "bf16"
+    tensor_parallel: Count = 1
+    pipeline_parallel: Count = 1
+    context_parallel: Count = 1
+    layers: Count | None = None
+    hidden: Count | None = None
+
+
+class JobFile(_Strict):
+    """A job."""
+
+    name: str
+    """Unique among running ones."""
+    command: Annotated[list[str], Field(min_length=1)]
+    """What every worker runs, a word an item."""
+    env: dict[str, str] = {}
+    """Environment variables, beside those that `unicorn run` passes on."""
+    workdir: str = ""
+    """Where it runs; beside this file if it is relative or not given."""
+    weight: Rate = 1.0
+    """Its worth against other jobs."""
+    priority: int = 0
+    """Who gets its minimum first when not all can; higher is first."""
+    min: Count = 1
+    """Fewest slots it can train with."""
+    max: Count | None = None
+    """Most slots it can use; as min if not given."""
+    sizes: list[Count] = []
+    """Only these numbers of slots; empty: all between min and max."""
+    replica_size: Count = 1
+    """Slots that hold one copy of the state; a job has whole ones only."""
+    replica_within: Literal["node", "domain"] = "node"
+    """What a replica must not reach beyond."""
+    domains: Count = 2
+    """Failure domains over which it is spread at least, where it can be."""
+    model: Model | None = None
+    """What its throughput can be predicted from."""
+    throughput: dict[Count, Rate] = {}
+    """FLOP/s by number of slots, if you know it better."""
+    throughput_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """FLOP/s that it needs, for a deadline or as its least share."""
+    checkpoint: Checkpoint | None = None
+    observe: bool = False
+    """Detect failures of this job, never act."""
+    skip_poison: bool = False
+    """Go on without a micro-batch that kills workers."""
+    inexact: bool = False
+    """Its data can't be addressed by number."""
+
+
+def read_job(path: Path) -> JobSpec:
+    """The job of a file.  Raises `Problem`."""
+    try:
+        if path.stat().st_size > BYTES_MAX:
+            raise Problem(f"job file: {path}: larger than {BYTES_MAX} bytes; is it one?")
+        content = yaml.safe_load(path.read_text())
+    except OSError as wrong:
+        raise Problem(f"job file: {path}: {wrong.strerror}") from wrong
+    except (yaml.YAMLError, UnicodeDecodeError) as wrong:
+        raise Problem(f"job file: {path}: not YAML: {' '.join(str(wrong).split())}") from wrong
+    if not isinstance(content, dict):
+        raise Problem(f"job file: {path}: want fields and values; `unicorn schema` prints which")
+    try:
+        return _spec(JobFile.model_validate(content), path.resolve().parent)
+    except ValidationError as wrong:
+        raise Problem(_first(wrong, path)) from wrong
+
+
+def _first(wrong: ValidationError, path: Path) -> str:
+    """The first mistake, in a line."""
+    found = wrong.errors()[0]
+    field = ".".join(str(part) for part in found["loc"])
+    if found["type"] == "extra_forbidden":
+        return f"{field}: {path}: there is no such field; `unicorn schema` prints all"
+    if found["type"] == "missing":
+        return f"{field}: {path}: missing; `unicorn schema` says what it is"
+    return f"{field}: {found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]} ({path})"
+
+
+def _spec(job: JobFile, folder: Path) -> JobSpec:
+    checkpoint = job.checkpoint
+    url = checkpoint.url if checkpoint is not None else ""
+    return JobSpec(
+        name=job.name,
+        command=tuple(job.command),
+        environment={**passed_environment(os.environ, []), **job.env},
+        directory=str((folder / Path(job.workdir).expanduser()).resolve()),
+        size_min=job.min,
+        size_max=job.min if job.max is None else job.max,
+        weight=job.weight,
+        priority=job.priority,
+        sizes=tuple(job.sizes),
+        replica_size=job.replica_size,
+        replica_within=job.replica_within,
+        domains=job.domains,
+        throughput=dict(job.throughput),
+        throughput_min=job.throughput_min,
+        model=_model(job.model) if job.model is not None else None,
+        checkpoint_url=url if "://" in url or not url else str((folder / url).resolve()),
+        checkpoint_every_steps=checkpoint.every if checkpoint is not None else 0,
+        checkpoint_keep=checkpoint.keep if checkpoint is not None else 3,
+        observe=job.observe,
+        skip_poison=job.skip_poison,
+        inexact=job.inexact,
+    )
+
+
+def _model(model: Model) -> ModelDescription:
+    known: dict[str, Any] = {name: value for name, value in model.model_dump().items() if value is not None}
+    return ModelDescription(**known)

@@ -1,0 +1,110 @@
+"""`unicorn plan`: who has what and why, and what would be if."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from unicorn_mgr.cli import shapes
+from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
+from unicorn_mgr.cli.jobfile import read_job
+from unicorn_mgr.cli.show import one_line, say, show_json, show_table
+from unicorn_mgr.messages import ClusterView, PlanView, WhatIfAnswer, WhatIfRequest
+from unicorn_mgr.planner.reasons import flops
+
+COLUMNS = ("JOB", "STATE", ">WEIGHT", ">SLOTS", "?>MIN", "?>MAX", "REASON")
+WHAT_IF_COLUMNS = ("JOB", ">NOW", ">THEN", ">WAF NOW", ">WAF THEN", "?>STANDSTILL", "REASON")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def plan(
+        what_if: list[str] = typer.Option(
+            [],
+            "--what-if",
+            metavar="CHANGE",
+            help='Answer for this instead, and change nothing: "lose NODE", "add 8 slots", "end JOB", '
+            '"job JOB weight=2", "submit FILE".  Several are taken together.',
+        ),
+        coordinator: str | None = CoordinatorOption,
+        tls: Path | None = TlsOption,
+        as_json: bool = JsonOption,
+    ) -> None:
+        """Show the present plan and why it is so, or what would be planned if something were otherwise."""
+        client = Client(coordinator, tls)
+        if what_if:
+            answer = client.call("WhatIf", _asked(what_if), WhatIfAnswer)
+            if as_json:
+                show_json(shapes.of_what_if(answer))
+            else:
+                _show_what_if(answer)
+            return
+        view = client.look()
+        if as_json:
+            show_json(shapes.of_plan(view))
+        else:
+            _show(view)
+
+
+def _asked(changes: Sequence[str]) -> WhatIfRequest:
+    files = [c.split(maxsplit=1)[1] for c in changes if c.startswith("submit ")]
+    if len(files) > 1:
+        raise Problem(f"what-if: submit {files[1]}: one job at a time")
+    others = tuple(c for c in changes if not c.startswith("submit "))
+    return WhatIfRequest(others, read_job(Path(files[0])) if files else None)
+
+
+def _show(view: ClusterView) -> None:
+    jobs = [j for j in view.jobs if j.state != "ended"]
+    rows = [
+        (j.job, j.state, f"{j.weight:g}", str(j.size_wanted), str(j.size_min), str(j.size_max), one_line(j.reason))
+        for j in jobs
+    ]
+    show_table(COLUMNS, rows, "no jobs; see `unicorn run --help`")
+    if view.plan is not None:
+        say()
+        say(certificate(view.plan))
+
+
+def certificate(plan: PlanView) -> str:
+    """How good a plan is, in a sentence."""
+    took = f"plan {plan.number}" if plan.number else "this plan"
+    if plan.rung == "shrink":
+        return f"{took}: the solver failed, so who was hit shrinks and free slots are given in turn ({plan.note})"
+    how = {"table": "was foreseen", "ilp": f"is {plan.solver}'s", "greedy": "is the best found in time"}
+    said = f"{took} {how.get(plan.rung, 'is by the policy in use')}"
+    if plan.proven:
+        return f"{said}, proven best, in {plan.seconds:.3f} s"
+    gap = max(0.0, 1 - plan.value / plan.bound) if plan.bound > 0 else 0.0
+    return f"{said}, at most {gap:.2%} short of the best, in {plan.seconds:.3f} s ({plan.note})"
+
+
+def _show_what_if(answer: WhatIfAnswer) -> None:
+    rows = [
+        (
+            j.job,
+            str(j.size_before),
+            str(j.size_after),
+            flops(j.flops_before),
+            flops(j.flops_after),
+            f"{j.standstill_seconds:g} s" if j.standstill_seconds else "",
+            one_line(j.reason),
+        )
+        for j in answer.jobs
+    ]
+    show_table(WHAT_IF_COLUMNS, rows, "no jobs")
+    say()
+    say(change_of_waf([j.flops_before for j in answer.jobs], [j.flops_after for j in answer.jobs]))
+    if answer.plan is not None:
+        say(certificate(answer.plan))
+
+
+def change_of_waf(before: Sequence[float], after: Sequence[float]) -> str:
+    """What it does to the cluster as a whole."""
+    now, then = sum(before), sum(after)
+    share = f" ({then / now - 1:+.1%})" if now else ""
+    return f"weighted throughput of the cluster: {flops(now)} now, {flops(then)} then{share}"

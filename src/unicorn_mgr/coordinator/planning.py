@@ -1,0 +1,173 @@
+"""The planner's ladder, seen from the coordinator's loop: table, solver, and what never fails.
+
+A question goes up to four rungs: what was foreseen costs a look-up; the solver's process proves an
+optimum or answers with a certified gap at its time limit; and if that process crashes, hangs or can't
+be started, the jobs that were hit shrink and free slots are given in turn.  Healing never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from unicorn_mgr.planner.choices import sizes_of
+from unicorn_mgr.planner.placement import Unplaceable
+from unicorn_mgr.planner.planner import plan_of
+from unicorn_mgr.planner.problem import Plan, Problem
+from unicorn_mgr.planner.serve import ANSWER, QUESTION, Answer, Question
+from unicorn_mgr.planner.simple import FirstComeFirstServed
+from unicorn_mgr.planner.table import Table
+
+START_SECONDS_MAX = 30.0
+OVERRUN = 1.2
+"""A solver that takes longer than this many times its limit is ended."""
+
+PLACING_SECONDS = 0.1
+"""Beside the limit: for building, placing and the way there and back."""
+
+FORESEE_SECONDS = 1.0
+"""Between two looks at whether what may happen next has changed."""
+
+LINE_BYTES_MAX = 256 << 20
+
+log = structlog.get_logger()
+
+
+class SolverGone(Exception):
+    """The solver's process can't be started, has died, or took too long."""
+
+
+@dataclass(slots=True)
+class Solver:
+    """A process that solves, started when it is first needed and again when it has failed."""
+
+    name: str
+    _process: asyncio.subprocess.Process | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(self, question: Question) -> Answer:
+        """One question at a time.  Raises SolverGone."""
+        async with self._turn:
+            try:
+                process = await self._running()
+                assert process.stdin is not None and process.stdout is not None  # noqa: PT018 both are pipes
+                process.stdin.write(QUESTION.dump_json(question) + b"\n")
+                async with asyncio.timeout(question.limit * OVERRUN + PLACING_SECONDS):
+                    await process.stdin.drain()
+                    line = await process.stdout.readline()
+                if not line:
+                    raise SolverGone(f"the solver's process has ended with code {await process.wait()}")
+                return ANSWER.validate_json(line)
+            except TimeoutError:
+                await self.stop()
+                raise SolverGone(f"no answer within {question.limit * OVERRUN + PLACING_SECONDS:.2g} s") from None
+            except (OSError, ValueError) as error:
+                await self.stop()
+                raise SolverGone(str(error)) from error
+            except SolverGone:
+                await self.stop()
+                raise
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "unicorn_mgr.planner.serve"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=LINE_BYTES_MAX,
+                start_new_session=True,  # an interrupt from the terminal is the coordinator's to handle
+            )
+            assert self._process.stdout is not None
+            async with asyncio.timeout(START_SECONDS_MAX):
+                if await self._process.stdout.readline() != b"ready\n":
+                    raise SolverGone("the solver's process could not be started")
+        return self._process
+
+    async def stop(self) -> None:
+        """End the process, at once."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+@dataclass(slots=True)
+class Counts:
+    """For the metrics."""
+
+    table_hits: int = 0
+    table_misses: int = 0
+    table_entries: int = 0
+
+
+class Planner:
+    """Answers problems, and foresees the next ones."""
+
+    def __init__(self, limit: float) -> None:
+        self.counts = Counts()
+        self._limit = limit
+        self._solver = Solver("plan")
+        self._foresight = Solver("table")
+        self._table: Table | None = None
+
+    async def plan(self, problem: Problem, *, really: bool = True) -> Plan:
+        """The plan for a problem, whatever happens to solvers; one that is only imagined is not counted."""
+        began = time.monotonic()
+        made = self._looked_up(problem)
+        if made is None:
+            try:
+                made = (await self._solver.ask(Question(problem, self._limit))).plan
+            except SolverGone as gone:
+                log.warning("the planner has failed", error=str(gone), consequence="jobs that were hit shrink")
+                made = replace(FirstComeFirstServed().solve(problem), rung="shrink", note=str(gone))
+        assert made is not None
+        if really:
+            self.counts.table_hits += made.rung == "table"
+            self.counts.table_misses += made.rung != "table"
+        return replace(made, seconds=time.monotonic() - began)
+
+    def _looked_up(self, problem: Problem) -> Plan | None:
+        sizing = self._table.look_up(problem) if self._table is not None else None
+        if sizing is None:
+            return None
+        try:
+            return replace(plan_of(problem, sizes_of(problem), sizing), rung="table")
+        except Unplaceable:
+            return None
+
+    async def foresee(self, present: Callable[[], Problem]) -> None:
+        """Keep the table of next events full, for ever."""
+        while True:
+            await asyncio.sleep(FORESEE_SECONDS)
+            problem = present()
+            if self._table is not None and self._table.base == problem:
+                continue
+            self._table = table = Table(problem)
+            for key, follower in table.missing():
+                try:
+                    answered = await self._foresight.ask(Question(follower, self._limit, sizes_only=True))
+                except SolverGone:
+                    break
+                assert answered.sizing is not None
+                table.answers[key] = answered.sizing
+                self.counts.table_entries = len(table.answers)
+                if present() != problem:
+                    break
+
+    async def start(self) -> None:
+        """Have the solver ready before it is needed."""
+        with contextlib.suppress(SolverGone):
+            await self._solver.ask(Question(Problem((), ()), self._limit))
+
+    async def stop(self) -> None:
+        """End its processes."""
+        await self._solver.stop()
+        await self._foresight.stop()

@@ -1,0 +1,118 @@
+"""T(job, x) as the planner is told it: measured while the job runs, over what can be expected of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from unicorn_mgr.coordinator.state import Job
+from unicorn_mgr.model import JobSpec, ModelDescription
+from unicorn_mgr.planner.problem import Staircase
+from unicorn_mgr.profiles.measured import Estimate, departs, restored
+from unicorn_mgr.profiles.profile import Entry, Profile, combined, given, overlaid, predicted, proportional
+from unicorn_mgr.profiles.shape import ModelShape
+from unicorn_mgr.profiles.sizes import Sizes, sizes_of
+
+NOMINAL_FLOPS = 1e12
+"""Of a slot whose speed nobody has told: such jobs are compared by their weights alone."""
+
+COUNTLESS = 10**9
+"""Micro-batches of a job that has not told how many it has: every size pays."""
+
+
+def staircases(job: Job, least: int, slots: int, devices: list[str]) -> dict[str, Staircase]:
+    """By device type, the sizes from `least` to `slots` at which it runs faster than at any smaller one."""
+    base = expected(replace(job.spec, size_min=max(1, least)), _micro_batches(job), slots)
+    return dict.fromkeys(devices, _rising(_with_measured(base, job)))
+
+
+def rate_at(job: Job, size: int) -> float:
+    """FLOP/s on so many slots, as far as they do anything for it."""
+    stairs = _rising(_with_measured(expected(job.spec, _micro_batches(job), size), job)) if size else ()
+    return max((rate for at, rate in stairs if at <= size), default=0.0)
+
+
+def expected(spec: JobSpec, micro_batches: int, slots: int) -> Profile:
+    """Before anything is measured: the user's table, over a prediction from the model.  Raises ProfileError."""
+    sizes = sizes_of_job(spec)
+    if spec.model is not None:
+        base = _predicted(spec.model, sizes, slots)
+    else:
+        base = _proportional(sizes, micro_batches, slots)
+    if not spec.throughput:
+        return base
+    return combined([given(spec.throughput, sizes, partial=spec.model is not None), base])
+
+
+def sizes_of_job(spec: JobSpec) -> Sizes:
+    """Sizes that its spec allows.  Raises ProfileError."""
+    limits = Sizes(spec.replica_size or 1, spec.size_min, spec.size_max, spec.sizes or None)
+    if spec.model is None:
+        return limits
+    return sizes_of(shape_of(spec.model), limits.minimum, limits.maximum, limits.listed)
+
+
+def shape_of(model: ModelDescription) -> ModelShape:
+    """The model that throughput is predicted from.  Raises ProfileError."""
+    return ModelShape(
+        parameters=model.parameters,
+        active_parameters=model.active_parameters or None,
+        sequence_length=model.sequence_length,
+        global_batch=model.global_batch,
+        micro_batch=model.micro_batch,
+        device=model.device,
+        precision=model.precision,
+        tensor_parallel=model.tensor_parallel,
+        pipeline_parallel=model.pipeline_parallel,
+        context_parallel=model.context_parallel,
+        layers=model.layers or None,
+        hidden=model.hidden or None,
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _predicted(model: ModelDescription, sizes: Sizes, slots: int) -> Profile:
+    return predicted(shape_of(model), sizes, slots)
+
+
+@lru_cache(maxsize=1_000)
+def _proportional(sizes: Sizes, micro_batches: int, slots: int) -> Profile:
+    return proportional(micro_batches, sizes, slots, NOMINAL_FLOPS)
+
+
+def _micro_batches(job: Job) -> int:
+    """As many as its program says that make up a step; before it has said so each size is taken to pay."""
+    told = (job.fingerprint or {}).get("micro_batches", "")
+    return int(told) if told.isdecimal() and int(told) > 0 else COUNTLESS
+
+
+def _with_measured(base: Profile, job: Job) -> Profile:
+    """Its own steps show how its speed changes with its size; how much work a step is they do not say."""
+    known = {size: seconds for size, seconds in sorted(job.paces.items()) if base.at(size)}
+    if not known:
+        return base
+    # The work of a step is what makes the first figure that was measured the expected one.
+    first = next(size for size in job.paces if size in known)
+    work = base.at(first) * known[first]
+    return overlaid(Profile({size: Entry(work / seconds, "measured") for size, seconds in known.items()}), base)
+
+
+def departed(job: Job, size: int) -> float | None:
+    """Seconds a step takes at this size, if that is surely not what plans count on."""
+    estimate = restored(job.measured).step_seconds(size)
+    if estimate is None:
+        return None
+    if size not in job.paces:
+        return estimate.value
+    counted_on = Profile({size: Entry(1 / job.paces[size], "measured")})
+    faster = Estimate(1 / estimate.value, estimate.error)
+    return estimate.value if departs(counted_on, size, faster) else None
+
+
+def _rising(profile: Profile) -> Staircase:
+    """Without sizes that do no more than a smaller one."""
+    found: list[tuple[int, float]] = []
+    for size in profile.sizes:
+        if not found or profile.at(size) > found[-1][1] * (1 + 1e-9):
+            found.append((size, profile.at(size)))
+    return tuple(found)

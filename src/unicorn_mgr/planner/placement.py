@@ -1,0 +1,166 @@
+"""Which slots: the sizes of jobs brought onto nodes, moving as little as possible.
+
+Jobs that stay as they are keep their slots.  A job that changes keeps the most that it can of its own,
+and takes what else it needs where it is cheapest: on nodes that hold its program or state already,
+then in failure domains where it is, then elsewhere.  Replicas stay whole within a node, and a job is
+spread over as many failure domains as it wants, where that can be had.
+
+Greedy first; the integer programme over classes of equal nodes follows where greedy finds no room or
+may have moved more than it must.  `Unplaceable` names the job that sizes alone could not foresee:
+room that is there in sum, but in pieces too small for its replicas.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import count, islice
+
+from unicorn_mgr.planner.choices import Grade
+from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, domain_of
+
+WARM, NEAR, FAR = 1, 2, 3
+"""What a new replica costs on a node that knows the job, in a domain where it is, elsewhere."""
+
+Seats = dict[int, Place]
+
+
+class Unplaceable(Exception):
+    """A job of this size finds no room."""
+
+    def __init__(self, job: int) -> None:
+        super().__init__(job)
+        self.job = job
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a job is to have."""
+
+    demand: Demand
+    size: int
+    grade: Grade | None
+    """None: nothing."""
+    frozen: bool
+    """It stays exactly where it is."""
+
+    @property
+    def replicas(self) -> int:
+        """Whole copies of the state."""
+        return self.size // self.demand.replica
+
+    def served_by(self, node: Node) -> bool:
+        """Whether it may run there."""
+        return self.grade is not None and node.device == self.grade.device and node.speed >= self.grade.speed
+
+    def own(self, nodes: Mapping[str, Node]) -> dict[str, int]:
+        """Slots that it has now and may keep, by node."""
+        mine = self.demand.seats.values()
+        return Counter(n for n, slot in mine if n in nodes and slot in nodes[n].slots and self.served_by(nodes[n]))
+
+    def cell(self, node: Node) -> str:
+        """Within what a replica of it must be whole."""
+        return node.name if self.demand.within == "node" else domain_of(node)
+
+    def cost(self, node: Node, domains: Set[str]) -> int:
+        """Of a new replica there, if the job is in these domains."""
+        if node.name in self.demand.warm:
+            return WARM
+        return NEAR if domain_of(node) in domains else FAR
+
+
+def kept_seats(wish: Wish, nodes: Mapping[str, Node], *, whole: bool = True) -> Seats:
+    """Of its own, the most it may keep: whole replicas, where it has many, the lowest seats there."""
+    mine: dict[str, list[int]] = {}
+    for seat, (name, slot) in sorted(wish.demand.seats.items()):
+        if name in nodes and slot in nodes[name].slots and wish.served_by(nodes[name]):
+            mine.setdefault(wish.cell(nodes[name]), []).append(seat)
+    replica, left, kept = wish.demand.replica if whole else 1, wish.size, []
+    for cell in sorted(mine, key=lambda c: (-len(mine[c]), min(mine[c]))):
+        most = min(len(mine[cell]), left) // replica * replica
+        kept += mine[cell][:most]
+        left -= most
+    return {seat: wish.demand.seats[seat] for seat in sorted(kept)}
+
+
+@dataclass(slots=True)
+class Room:
+    """Slots that are still free, while jobs are being placed."""
+
+    nodes: Mapping[str, Node]
+    free: dict[str, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: Problem, kept: Sequence[Seats]) -> Room:
+        """What is left beside those seats."""
+        taken = {place for seats in kept for place in seats.values()}
+        free = {n.name: [s for s in n.slots if (n.name, s) not in taken] for n in problem.nodes}
+        return cls(problem.by_name, free)
+
+    def fill(self, wish: Wish, seats: Seats, slots: Mapping[str, int]) -> None:
+        """New seats, until it has so many slots on each of these nodes."""
+        taken = wish.demand.barred | wish.demand.occupied | seats.keys()
+        numbers = (n for n in count() if n not in taken)
+        for name, wanted in slots.items():
+            has = sum(node == name for node, _ in seats.values())
+            for number in islice(numbers, wanted - has):
+                seats[number] = (name, self.free[name].pop(0))
+
+
+def placed(problem: Problem, wishes: Sequence[Wish]) -> list[Seats]:
+    """Seats for all, job by job: the ones with the largest replicas first, as these find room least easily.
+
+    Raises Unplaceable.
+    """
+    nodes = problem.by_name
+    seats = [dict(w.demand.seats) if w.frozen else kept_seats(w, nodes) for w in wishes]
+    room = Room.of(problem, seats)
+    order = sorted(range(len(wishes)), key=lambda i: (-wishes[i].demand.replica, -wishes[i].demand.priority, i))
+    for i in order:
+        if len(seats[i]) < wishes[i].size:
+            room.fill(wishes[i], seats[i], _grown(room, wishes[i], seats[i], i))
+    return seats
+
+
+def _grown(room: Room, wish: Wish, seats: Seats, job: int) -> dict[str, int]:
+    """Slots by node when it has what it lacks: a replica in each domain it still wants, then where they are cheapest.
+
+    Of equally cheap places those it is at, then the fullest: what fails as one then hits few jobs.
+    """
+    slots = Counter(name for name, _ in seats.values())
+    free = {n.name: len(room.free[n.name]) for n in room.nodes.values() if wish.served_by(n) and room.free[n.name]}
+    cells: dict[str, list[Node]] = {}
+    for name in free:
+        cells.setdefault(wish.cell(room.nodes[name]), []).append(room.nodes[name])
+    domains = {domain_of(room.nodes[name]) for name in slots}
+
+    def rank(cell: str) -> tuple[int, bool, int, str]:
+        there = cells[cell]
+        own = any(slots.get(n.name) for n in there)
+        return min(wish.cost(n, domains) for n in there), not own, sum(free[n.name] for n in there), cell
+
+    def give(cell: str, replicas: int) -> int:
+        """As many as it holds, at most `replicas`; from its fullest nodes first."""
+        there = sorted(cells[cell], key=lambda n: (not slots.get(n.name), free[n.name], n.name))
+        fits = min(replicas, sum(free[n.name] for n in there) // wish.demand.replica)
+        left = fits * wish.demand.replica
+        for node in there:
+            taken = min(left, free[node.name])
+            slots[node.name] += taken
+            free[node.name] -= taken
+            left -= taken
+        return fits
+
+    lacking = wish.replicas - len(seats) // wish.demand.replica
+    for cell in sorted(cells, key=rank):
+        domain = domain_of(cells[cell][0])
+        if lacking and domain not in domains and len(domains) < min(wish.demand.domains, wish.replicas):
+            got = give(cell, 1)
+            lacking -= got
+            domains |= {domain} if got else set()
+    for cell in sorted(cells, key=rank):
+        lacking -= give(cell, lacking)
+    if lacking:
+        raise Unplaceable(job)
+    return slots

@@ -1,0 +1,60 @@
+"""Why each job has what it has, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from unicorn_mgr.planner.knapsack import Choice
+from unicorn_mgr.planner.problem import Demand, Problem
+
+PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def reasons(problem: Problem, chosen: Sequence[Choice], refused: Mapping[str, str]) -> dict[str, str]:
+    """A line a job.  Said of the whole plan, so that the same plan has the same reasons."""
+    usable = {(n.name, s) for n in problem.nodes for s in n.slots}
+    free = len(usable) - sum(c.size for c in chosen)
+    changes = list(zip(problem.demands, chosen, strict=True))
+    growing = [d.job for d, c in changes if c.size > _kept(d, usable)]
+    shrinking = [d.job for d, c in changes if c.size < _kept(d, usable)]
+    return {d.job: refused.get(d.job) or _reason(d, c, _kept(d, usable), growing, shrinking, free) for d, c in changes}
+
+
+def _kept(demand: Demand, usable: set[tuple[str, int]]) -> int:
+    return sum(place in usable for place in demand.seats.values())
+
+
+def _reason(
+    demand: Demand, choice: Choice, kept: int, growing: Sequence[str], shrinking: Sequence[str], free: int
+) -> str:
+    size = choice.size
+    if size < kept:
+        takers = f" to {', '.join(growing)}" if growing else ""
+        return f"{size} slots: gives {kept - size}{takers}, {_rate(demand, kept, size)}"
+    if size > kept and shrinking:
+        return f"{size} slots: gets {size - kept} from {', '.join(shrinking)}, {_rate(demand, kept, size)}"
+    if size >= demand.size_max:
+        return f"{size} slots: all it wants"
+    if not demand.may_grow:
+        return f"{size} slots: it does not grow while a node of it is silent"
+    if demand.barred and size >= demand.size_max - len(demand.barred):
+        return f"{size} slots: {len(demand.barred)} of its seats are barred"
+    if free <= 0:
+        return f"{size} slots: no more are free"
+    return f"{size} slots: the {free} that are free would gain it nothing"
+
+
+def _rate(demand: Demand, before: int, after: int) -> str:
+    """What the change does to its weighted throughput."""
+    rates = [max((t for s, t in stairs if s <= before), default=0.0) for stairs in demand.throughput.values()]
+    later = [max((t for s, t in stairs if s <= after), default=0.0) for stairs in demand.throughput.values()]
+    change = demand.weight * (max(later, default=0.0) - max(rates, default=0.0))
+    return f"{'+' if change >= 0 else '-'}{flops(abs(change))} weighted"
+
+
+def flops(rate: float) -> str:
+    """FLOP/s with a prefix, three digits."""
+    for factor, prefix in PREFIXES:
+        if rate >= factor:
+            return f"{rate / factor:.3g} {prefix}FLOP/s"
+    return f"{rate:.3g} FLOP/s"

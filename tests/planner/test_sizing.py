@@ -1,0 +1,213 @@
+"""Sizes: brute force = dynamic programme = integer programme = the reduced one; bounds bound, whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner.oracles import brute_force, dynamic_programme, knapsacks
+
+from unicorn_mgr.planner import ilp
+from unicorn_mgr.planner.knapsack import (
+    Choice,
+    Knapsack,
+    Sizing,
+    climbed,
+    improved,
+    net,
+    reduced,
+    relaxation,
+    repaired,
+    undominated,
+)
+from unicorn_mgr.planner.sizing import sized
+
+CLOSE = 1e-6
+"""What sums of floats and a solver's tolerance differ by, of values up to thousands."""
+
+
+def lightest(knapsack: Knapsack) -> tuple[int, ...]:
+    return tuple(sizes.index(min(sizes)) for sizes in ([c.size for c in choices] for choices in knapsack.jobs))
+
+
+def solved(knapsack: Knapsack, solver: str = "cbc") -> Sizing:
+    return sized(knapsack, 10.0, solver, lightest(knapsack))
+
+
+# -- all say the same -----------------------------------------------------------------------
+
+
+@given(knapsacks())
+@settings(max_examples=150)
+def test_the_dynamic_programme_finds_what_brute_force_finds(knapsack: Knapsack) -> None:
+    assert dynamic_programme(knapsack) == pytest.approx(brute_force(knapsack), abs=CLOSE)
+
+
+@given(knapsacks())
+@settings(max_examples=60, deadline=None)
+def test_the_planner_finds_what_brute_force_finds(knapsack: Knapsack) -> None:
+    sizing = solved(knapsack)
+    assert sizing.proven
+    assert knapsack.fits(sizing.chosen)
+    assert sizing.value == pytest.approx(brute_force(knapsack), abs=CLOSE)
+
+
+@given(knapsacks(rows=3, jobs_max=3))
+@settings(max_examples=40, deadline=None)
+def test_it_does_so_with_several_capacities(knapsack: Knapsack) -> None:
+    sizing = solved(knapsack)
+    assert knapsack.fits(sizing.chosen)
+    assert sizing.value == pytest.approx(brute_force(knapsack), abs=CLOSE)
+    assert sizing.bound >= sizing.value - CLOSE
+
+
+@pytest.mark.parametrize("solver", ilp.SOLVERS)
+@given(knapsack=knapsacks())
+@settings(max_examples=30, deadline=None)
+def test_the_whole_integer_programme_finds_it_too(solver: str, knapsack: Knapsack) -> None:
+    found = ilp.best_sizes(knapsack, 10.0, solver)
+    assert found.proven
+    assert knapsack.value(found.chosen) == pytest.approx(brute_force(knapsack), abs=CLOSE)
+
+
+# -- bounds and reduction -------------------------------------------------------------------
+
+
+@given(knapsacks())
+def test_climbing_finds_a_bound_and_an_allocation_that_fits(knapsack: Knapsack) -> None:
+    relaxed, chosen = climbed(knapsack)
+    assert knapsack.fits(chosen)
+    assert knapsack.value(chosen) - CLOSE <= brute_force(knapsack) <= relaxed.bound + CLOSE
+
+
+@given(knapsacks(), st.floats(0, 100))
+def test_any_price_bounds_and_climbings_bounds_best(knapsack: Knapsack, price: float) -> None:
+    assert climbed(knapsack)[0].bound <= relaxation(knapsack, (price,)).bound + CLOSE
+
+
+@given(knapsacks())
+def test_value_is_the_bound_less_losses_and_what_is_left_over(knapsack: Knapsack) -> None:
+    relaxed, chosen = climbed(knapsack)
+    (price,), (left,) = relaxed.prices, knapsack.left(chosen)
+    losses = sum(
+        max(net(c, relaxed.prices) for c in choices) - net(choices[i], relaxed.prices)
+        for choices, i in zip(knapsack.jobs, chosen, strict=True)
+    )
+    assert knapsack.value(chosen) == pytest.approx(relaxed.bound - losses - price * left, abs=CLOSE)
+
+
+@given(knapsacks())
+def test_reduction_leaves_the_best_in(knapsack: Knapsack) -> None:
+    relaxed, chosen = climbed(knapsack)
+    part, indices = reduced(knapsack, relaxed, knapsack.value(chosen))
+    assert brute_force(part) == pytest.approx(brute_force(knapsack), abs=CLOSE)
+    for choices, kept, mine in zip(knapsack.jobs, indices, part.jobs, strict=True):
+        assert tuple(choices[i] for i in kept) == mine
+
+
+@given(st.lists(st.builds(Choice, st.integers(0, 9), st.integers(-9, 9).map(float)), min_size=1))
+def test_dominance_leaves_the_best_of_every_size_in(choices: list[Choice]) -> None:
+    kept = undominated(choices)
+    for slots in range(10):
+        before = max((c.value for c in choices if c.size <= slots), default=None)
+        assert max((c.value for c in kept if c.size <= slots), default=None) == before
+    values = [c.value for c in kept]
+    assert values == sorted(set(values)), "size and value rise together"
+
+
+@given(knapsacks(), knapsacks(rows=2))
+def test_improving_never_makes_worse_and_always_fits(one: Knapsack, two: Knapsack) -> None:
+    for knapsack in (one, two):
+        start = lightest(knapsack)
+        better = improved(knapsack, start)
+        assert knapsack.fits(better)
+        assert knapsack.value(better) >= knapsack.value(start)
+
+
+@given(knapsacks(rows=2), st.data())
+def test_repairing_ends_with_an_allocation_that_fits_or_with_none(knapsack: Knapsack, data: st.DataObject) -> None:
+    chosen = [data.draw(st.integers(0, len(c) - 1)) for c in knapsack.jobs]
+    fitting = repaired(knapsack, chosen, (1.0, 1.0))
+    assert fitting is None or knapsack.fits(fitting)
+    if knapsack.fits(chosen):
+        assert fitting == chosen
+
+
+# -- what a planner must keep to ------------------------------------------------------------
+
+
+@given(knapsacks(), st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_more_slots_are_never_worth_less(knapsack: Knapsack, more: int) -> None:
+    larger = replace(knapsack, capacities=(knapsack.capacities[0] + more,))
+    assert solved(larger).value >= solved(knapsack).value - CLOSE
+
+
+@given(knapsacks(), st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_the_order_of_jobs_does_not_matter(knapsack: Knapsack, random: object) -> None:
+    jobs = list(knapsack.jobs)
+    random.shuffle(jobs)  # type: ignore[attr-defined]
+    assert solved(replace(knapsack, jobs=tuple(jobs))).value == pytest.approx(solved(knapsack).value, abs=CLOSE)
+
+
+# -- no time, no solver ---------------------------------------------------------------------
+
+
+@given(knapsacks(jobs_max=4), st.integers(0, 12))
+def test_whatever_the_time_the_answer_fits_and_its_gap_is_no_less_than_the_true_one(
+    knapsack: Knapsack, ticks: int
+) -> None:
+    clock = count(0)
+    sizing = sized(knapsack, ticks / 100, "cbc", clock=lambda: next(clock) / 100)
+    best = brute_force(knapsack)
+    assert knapsack.fits(sizing.chosen)
+    assert sizing.bound >= best - CLOSE
+    assert sizing.bound - sizing.value >= best - sizing.value - CLOSE
+    if sizing.proven:
+        assert sizing.value == pytest.approx(best, abs=CLOSE)
+
+
+HARD = Knapsack(((Choice(0, 0.0), Choice(3, 5.0)), (Choice(0, 0.0), Choice(3, 4.0), Choice(4, 6.0))), (6,))
+"""The bound is above what is possible, so that a solver is asked."""
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [ilp.SolverFailed("cbc: it crashed"), ilp.Infeasible("cbc: infeasible"), ilp.SolverFailed("no such file")],
+)
+def test_a_solver_that_fails_leaves_a_certified_answer(
+    failure: ilp.SolverFailed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> ilp.Found:
+        raise failure
+
+    monkeypatch.setattr(ilp, "best_sizes", fails)
+    sizing = solved(HARD)
+    assert not sizing.proven
+    assert sizing.solver == "greedy"
+    assert sizing.note
+    assert HARD.fits(sizing.chosen)
+    assert sizing.bound >= brute_force(HARD)
+
+
+def test_a_solver_that_answers_what_does_not_fit_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lies(knapsack: Knapsack, *_: object) -> ilp.Found:
+        return ilp.Found(tuple(len(c) - 1 for c in knapsack.jobs), proven=False)
+
+    monkeypatch.setattr(ilp, "best_sizes", lies)
+    sizing = solved(HARD)
+    assert HARD.fits(sizing.chosen)
+    assert not sizing.proven
+
+
+def test_a_missing_solver_is_named() -> None:
+    with pytest.raises(ilp.SolverFailed, match="nosuch"):
+        ilp.best_sizes(HARD, 1.0, "nosuch")
+
+
+def test_the_solver_in_use_is_there() -> None:
+    assert "cbc" in ilp.available()

@@ -1,0 +1,130 @@
+"""Job files: all that `unicorn run` can say, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unicorn_mgr.cli.common import Problem
+from unicorn_mgr.cli.jobfile import JobFile, read_job
+from unicorn_mgr.cli.main import run
+from unicorn_mgr.cli.run import check
+from unicorn_mgr.model import JobSpec, ModelDescription
+
+WHOLE = """
+name: gpt
+command: [python, train.py, --lr, "0.1"]
+env: {DATA: /data}
+weight: 2
+priority: 3
+min: 8
+max: 64
+sizes: [8, 16, 32, 64]
+replica_size: 8
+replica_within: node
+domains: 4
+throughput: {8: 3.0e15, 16: 5.5e15}
+throughput_min: 2.0e15
+model: {parameters: 7.0e9, sequence_length: 4096, global_batch: 512, device: H100, tensor_parallel: 8}
+checkpoint: {url: checkpoints, every: 100, keep: 5}
+skip_poison: true
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    (folder / "train.py").touch()
+    return path
+
+
+def read(folder: Path, text: str) -> JobSpec:
+    return read_job(written(folder, text))
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    spec = read(tmp_path, WHOLE)
+    assert (spec.name, spec.command) == ("gpt", ("python", "train.py", "--lr", "0.1"))
+    assert spec.environment["DATA"] == "/data"
+    assert spec.directory == str(tmp_path)
+    assert (spec.weight, spec.priority, spec.size_min, spec.size_max) == (2.0, 3, 8, 64)
+    assert (spec.sizes, spec.replica_size, spec.domains) == ((8, 16, 32, 64), 8, 4)
+    assert spec.throughput == {8: 3e15, 16: 5.5e15}
+    assert spec.model == ModelDescription(7e9, 4096, 512, device="H100", tensor_parallel=8)
+    assert spec.checkpoint_url == str(tmp_path / "checkpoints")
+    assert (spec.checkpoint_every_steps, spec.checkpoint_keep) == (100, 5)
+    assert spec.skip_poison
+    check(spec)
+
+
+def test_the_least_that_a_file_must_say(tmp_path: Path) -> None:
+    spec = read(tmp_path, "name: gpt\ncommand: [python, train.py]\n")
+    assert (spec.size_min, spec.size_max, spec.weight) == (1, 1, 1.0)
+    check(spec)
+
+
+def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
+    spec = read(tmp_path, "name: gpt\ncommand: [python]\ncheckpoint: {url: 's3://bucket/gpt'}\n")
+    assert spec.checkpoint_url == "s3://bucket/gpt"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("name: gpt\n", "command: {path}: missing; `unicorn schema` says what it is"),
+        (
+            "name: gpt\ncommand: [x]\ncolour: red\n",
+            "colour: {path}: there is no such field; `unicorn schema` prints all",
+        ),
+        ("name: gpt\ncommand: [x]\nweight: heavy\n", "weight: 'heavy': input should be a valid number"),
+        ("name: gpt\ncommand: [x]\nweight: -1\n", "weight: -1: input should be greater than 0"),
+        ("name: gpt\ncommand: [x]\nweight: .nan\n", "weight: nan: input should be a finite number"),
+        ("name: gpt\ncommand: [x]\nmin: 0\n", "min: 0: input should be greater than or equal to 1"),
+        ("name: gpt\ncommand: [x]\nmodel: {parameters: 1}\n", "model.sequence_length: {path}: missing"),
+        ("- a\n- b\n", "job file: {path}: want fields and values; `unicorn schema` prints which"),
+        ("a: [b\n", "job file: {path}: not YAML: while parsing a flow sequence"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_field(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(Problem) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(line.format(path=tmp_path / "job.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=r"job file: .*: No such file or directory"):
+        read_job(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("min: 4\nmax: 2\n", "max: 2: want at least --min, which is 4"),
+        ("min: 4\nmax: 8\nsizes: [3]\n", "sizes: 3 is not allowed: want one of 3 from 4 to 8"),
+        ("min: 1\nmax: 3\nreplica_size: 4\n", "max: no multiple of replica_size 4"),
+        ("max: 4\nthroughput: {1: 1.0, 2: 0.5, 3: 2.0, 4: 3.0}\n", "throughput[2]: 0.5 is less than 1 with 1 slots"),
+        ("max: 4\nthroughput: {1: 1.0, 4: 3.0}\n", "throughput: nothing for 2, 3 slots: add them"),
+        (
+            "max: 4\nmodel: {parameters: 1.0e9, sequence_length: 1, global_batch: 4, device: Abacus}\n",
+            "device: 'Abacus' is not known: want one of",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_before_it_is_sent(tmp_path: Path, more: str, line: str) -> None:
+    spec = read(tmp_path, f"name: gpt\ncommand: [python, train.py]\n{more}")
+    with pytest.raises(Problem) as caught:
+        check(spec)
+    said = str(caught.value)
+    assert said.replace("-", "_").startswith(line.replace("-", "_")), said
+    assert "\n" not in said
+
+
+def test_the_schema_tells_each_field(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"].keys() == JobFile.model_fields.keys()
+    assert schema["required"] == ["name", "command"]
+    assert schema["additionalProperties"] is False

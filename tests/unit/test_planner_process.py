@@ -1,0 +1,133 @@
+"""The planner's process: whatever becomes of it, a question is answered, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from unicorn_mgr.coordinator import planning
+from unicorn_mgr.coordinator.planning import Planner
+from unicorn_mgr.planner.problem import Demand, Node, Plan, Problem
+from unicorn_mgr.planner.table import Table, without_slots
+
+NODES = tuple(Node(f"n{i}", (0,)) for i in range(6))
+
+
+def demand(job: str, weight: float, **what: object) -> Demand:
+    stairs = {"cpu": tuple((k, float(k)) for k in range(1, 7))}
+    return Demand(job, 1, 6, weight, stairs, **what)  # type: ignore[arg-type]
+
+
+PROBLEM = Problem(NODES, (demand("light", 1.0), demand("heavy", 2.0)))
+
+
+@asynccontextmanager
+async def planner(limit: float = 5.0) -> AsyncIterator[Planner]:
+    made = Planner(limit)
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+def run(test: Callable[[Planner], Awaitable[None]], limit: float = 5.0) -> None:
+    async def tested() -> None:
+        async with planner(limit) as made:
+            await test(made)
+
+    asyncio.run(tested())
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    return {job: len(seats) for job, seats in plan.seats.items()}
+
+
+def test_it_solves_in_a_process_of_its_own() -> None:
+    async def test(made: Planner) -> None:
+        plan = await made.plan(PROBLEM)
+        assert sizes(plan) == {"light": 1, "heavy": 5}
+        assert plan.proven
+        assert plan.rung == "ilp"
+        assert plan.seconds > 0
+        assert (made.counts.table_hits, made.counts.table_misses) == (0, 1)
+
+    run(test)
+
+
+def test_a_process_that_was_killed_costs_one_answer_its_proof() -> None:
+    async def test(made: Planner) -> None:
+        await made.plan(PROBLEM)
+        process = made._solver._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        shrunk = await made.plan(PROBLEM)
+        assert shrunk.rung == "shrink"
+        assert "ended" in shrunk.note or "Broken" in shrunk.note or "lost" in shrunk.note
+        assert sum(sizes(shrunk).values()) == 6
+        assert (await made.plan(PROBLEM)).proven, "another process has been started"
+
+    run(test)
+
+
+def test_a_process_that_hangs_is_ended_at_its_limit() -> None:
+    async def test(made: Planner) -> None:
+        await made.start()
+        process = made._solver._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        plan = await made.plan(PROBLEM)
+        assert plan.rung == "shrink"
+        assert "no answer within" in plan.note
+        assert await process.wait() == -signal.SIGKILL
+
+    run(test, limit=0.2)
+
+
+@pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
+def test_a_process_that_cannot_be_started_leaves_the_simple_answer(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+
+    async def test(made: Planner) -> None:
+        await made.start()
+        assert (await made.plan(PROBLEM)).rung == "shrink"
+
+    run(test)
+
+
+def test_what_was_foreseen_needs_no_process() -> None:
+    settled = Problem(
+        NODES,
+        (
+            demand("light", 1.0, seats={0: ("n0", 0)}, members=1),
+            demand("heavy", 2.0, seats={i: (f"n{i + 1}", 0) for i in range(5)}, members=5),
+        ),
+    )
+
+    foreseen = len(list(Table(settled).missing()))
+
+    async def test(made: Planner) -> None:
+        foreseeing = asyncio.create_task(made.foresee(lambda: settled))
+        while made.counts.table_entries < foreseen:
+            await asyncio.sleep(0.01)
+        await made._solver.stop()
+        plan = await made.plan(without_slots(settled, NODES[3], (0,)))
+        assert plan.rung == "table"
+        assert plan.proven
+        assert sizes(plan) == {"light": 1, "heavy": 4}
+        foreseeing.cancel()
+
+    before = planning.FORESEE_SECONDS
+    planning.FORESEE_SECONDS = 0.0
+    try:
+        run(test)
+    finally:
+        planning.FORESEE_SECONDS = before
