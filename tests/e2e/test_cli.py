@@ -332,7 +332,7 @@ def test_a_free_node_is_drained_and_given_back(shell: Shell) -> None:
     assert shell("drain", "node-3").out == "node node-3 is drained: empty: safe to power off\n"
     assert [n["state"] for n in shell.json("nodes")] == ["up", "up", "up", "drained"]
     assert shell("undrain", "node-3").out == "node node-3 is up\n"
-    assert shell("undrain", "node-3").problem == "node: node-3: it is up, neither drained nor isolated"
+    assert shell("undrain", "node-3").problem == "node: node-3: it is up, neither drained, quarantined nor isolated"
 
 
 def test_a_running_coordinator_tells_its_settings(shell: Shell) -> None:

@@ -39,5 +39,11 @@ def show_nodes(nodes: Iterable[NodeView]) -> None:
 def _row(node: NodeView) -> tuple[str, ...]:
     more = len(node.workers) - WORKERS_SHOWN
     workers = " ".join(node.workers[:WORKERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    silent = f"silent for {duration(node.silent_seconds)}" if node.silent_seconds and not node.reason else ""
-    return (node.node, node.state, f"{node.slots_used}/{node.slots}", node.address, workers, node.reason or silent)
+    return (node.node, node.state, f"{node.slots_used}/{node.slots}", node.address, workers, _reason(node))
+
+
+def _reason(node: NodeView) -> str:
+    if node.state == "quarantined":
+        return f"{node.reason}; used again in {duration(node.quarantine_seconds)}"
+    silent = f"silent for {duration(node.silent_seconds)}" if node.silent_seconds else ""
+    return node.reason or silent

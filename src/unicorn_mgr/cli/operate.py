@@ -81,7 +81,7 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
     ) -> None:
-        """Give a drained or isolated node back."""
+        """Give a drained, quarantined or isolated node back."""
         say(order(Client(coordinator, tls), UndrainNode(node)))
 
 

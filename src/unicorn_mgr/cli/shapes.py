@@ -109,6 +109,7 @@ def of_node(node: NodeView) -> Shape:
         "slots": node.slots,
         "slots_used": node.slots_used,
         "silent_seconds": node.silent_seconds,
+        "quarantine_seconds": node.quarantine_seconds,
         "reason": node.reason,
         "workers": list(node.workers),
     }

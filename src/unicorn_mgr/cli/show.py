@@ -25,6 +25,7 @@ _STYLES = {
     "waiting": "yellow",
     "ending": "yellow",
     "draining": "yellow",
+    "quarantined": "yellow",
     "drained": "cyan",
     "ended": "dim",
     "lost": "bold red",

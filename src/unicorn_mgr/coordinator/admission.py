@@ -142,9 +142,9 @@ def commanded(state: ClusterState, request_id: str, command: Command, drills_all
         case UndrainNode(node):
             _known(state, node)
             phase = state.nodes[node].phase
-            drained = state.nodes[node].draining or phase in (NodePhase.DRAINING, NodePhase.DRAINED)
-            if not drained and phase is not NodePhase.ISOLATED:
-                raise Rejected(Mistake("node", node, f"it is {phase}, neither drained nor isolated"))
+            kept_out = state.nodes[node].draining or state.nodes[node].quarantine
+            if not kept_out and phase not in (NodePhase.DRAINING, NodePhase.DRAINED, NodePhase.ISOLATED):
+                raise Rejected(Mistake("node", node, f"it is {phase}, neither drained, quarantined nor isolated"))
             return e.NodeUndrained(request_id, node)
         case SetWishes(job, wishes):
             _running(state, job)

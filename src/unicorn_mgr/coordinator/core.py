@@ -46,6 +46,8 @@ CLUSTER_RULES: tuple[ClusterRule, ...] = (
     nodes.breaker,
     nodes.lost,
     nodes.isolated,
+    nodes.quarantined,
+    nodes.trusted,
     nodes.drained,
     incidents.node_closings,
     planning.wanted,
@@ -79,7 +81,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     endings.ended,
 )
 
-CLUSTER_DEADLINES: tuple[ClusterDeadlines, ...] = (nodes.lost_deadlines,)
+CLUSTER_DEADLINES: tuple[ClusterDeadlines, ...] = (nodes.lost_deadlines, nodes.quarantine_deadlines)
 
 JOB_DEADLINES: tuple[JobDeadlines, ...] = (
     epochs.deadlines,

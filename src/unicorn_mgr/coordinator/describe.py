@@ -49,6 +49,10 @@ def _of_cluster(event: e.Event) -> str:
             return f"node {node} is to be drained"
         case e.NodeUndrained(_, node):
             return f"node {node} is given back"
+        case e.NodeQuarantined(node, seconds, reason):
+            return f"node {node} is quarantined for {seconds:.0f} s: {reason}"
+        case e.NodeTrusted(node):
+            return f"node {node} may be used again: its quarantine is over"
         case e.NodeEmptied(node):
             return f"node {node} is empty: safe to power off"
         case e.BreakerTripped(silent, nodes):

@@ -18,7 +18,8 @@ from unicorn_mgr.phases import WAITS_FOR_OTHERS, Phase
 PROGRESS_SECONDS = 10.0
 """Between two notes of where a job is."""
 
-_WATCHED = (NodePhase.UP, NodePhase.SILENT, NodePhase.DRAINING)
+_HEARD = (NodePhase.UP, NodePhase.DRAINING, NodePhase.QUARANTINED)
+_WATCHED = (*_HEARD, NodePhase.SILENT)
 
 Change = NodeSilent | NodeHeard | JobHalted | JobProgressed
 
@@ -67,7 +68,7 @@ class Liveness:
     def _nodes(self, state: ClusterState, now: float) -> Iterator[Change]:
         for name, node in sorted(state.nodes.items()):
             silent = now - self.beats.setdefault(name, now)
-            if node.phase in (NodePhase.UP, NodePhase.DRAINING) and silent > self.settings.lease_seconds:
+            if node.phase in _HEARD and silent > self.settings.lease_seconds:
                 yield NodeSilent(name, silent)
             elif node.phase is NodePhase.SILENT and silent < self.settings.lease_seconds:
                 yield NodeHeard(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from unicorn_mgr.coordinator import record_incidents, record_jobs, record_workers
+from unicorn_mgr.coordinator.settings import LOSSES_KEPT
 from unicorn_mgr.coordinator.state import ClusterState, Node, NodePhase
 from unicorn_mgr.effects import coordinator as e
 
@@ -24,6 +25,8 @@ _NodeEvent = (
     | e.NodeUndrained
     | e.NodeLost
     | e.NodeIsolated
+    | e.NodeQuarantined
+    | e.NodeTrusted
     | e.NodeEmptied
 )
 
@@ -112,7 +115,7 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
             _node_attached(state, event, now)
         case e.NodeSilent(name):
             node = state.nodes[name]
-            if node.phase in (NodePhase.UP, NodePhase.DRAINING):
+            if node.phase in (NodePhase.UP, NodePhase.DRAINING, NodePhase.QUARANTINED):
                 node.phase, node.reason, node.silent_at = NodePhase.SILENT, "its lease has expired", now
         case e.NodeHeard(name):
             node = state.nodes[name]
@@ -126,8 +129,9 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
             _answered(state, request, name)
         case e.NodeUndrained(request, name):
             node = state.nodes[name]
-            node.draining = False
-            if node.phase is not NodePhase.SILENT:
+            node.draining, node.quarantine, node.quarantine_seconds = False, "", 0.0
+            node.losses.clear()  # an operator vouches for it
+            if node.phase not in (NodePhase.SILENT, NodePhase.LOST):
                 _in_reach(node)
             _answered(state, request, name)
         case e.NodeEmptied(name):
@@ -135,6 +139,18 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
             node.phase, node.reason = NodePhase.DRAINED, "empty: safe to power off"
         case e.NodeLost(name, reason):
             _node_given_up(state, name, NodePhase.LOST, reason, now)
+            losses = state.nodes[name].losses
+            losses.append(now)
+            del losses[:-LOSSES_KEPT]
+        case e.NodeQuarantined(name, seconds, reason):
+            node = state.nodes[name]
+            node.quarantine, node.quarantined_at, node.quarantine_seconds = reason, now, seconds
+            _in_reach(node)
+        case e.NodeTrusted(name):
+            node = state.nodes[name]
+            node.quarantine = ""
+            if node.phase is NodePhase.QUARANTINED:
+                _in_reach(node)
         case e.NodeIsolated(name, reason):
             _node_given_up(state, name, NodePhase.ISOLATED, reason, now)
             for incident in state.incidents.values():
@@ -146,6 +162,8 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
 def _in_reach(node: Node) -> None:
     if node.draining:
         node.phase, node.reason = NodePhase.DRAINING, "drained by an operator"
+    elif node.quarantine:
+        node.phase, node.reason = NodePhase.QUARANTINED, node.quarantine
     else:
         node.phase, node.reason = NodePhase.UP, ""
 
@@ -160,7 +178,9 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     node = state.nodes.setdefault(event.node, Node(event.node))
     if node.phase is NodePhase.LOST and node.incarnation == event.incarnation:
         running = [name for name in event.workers if (w := state.worker(name)) is not None and w.exited is None]
-        state.counters.false_verdicts += bool(running)
+        if running:
+            state.counters.false_verdicts += 1
+            del node.losses[-1:]
     node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
     node.drills = event.drills
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):

@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Seconds = Annotated[float, Field(ge=0)]
 
+LOSSES_KEPT = 100
+"""Of a node, the newest; more can't be asked for."""
+
 
 class Settings(BaseModel):
     """Relations between the numbers are checked when they are read, not when they hurt."""
@@ -64,6 +67,14 @@ class Settings(BaseModel):
     """Workers that die on a micro-batch before it is not dealt again."""
     give_up_seconds: Seconds = 120.0
     """Survivors of a job that is given up may save their state for this long."""
+    flap_losses: Annotated[int, Field(ge=1, le=LOSSES_KEPT)] = 3
+    """A node lost this often within the window flaps: chance alone loses one in a month."""
+    flap_window_seconds: Seconds = 3_600.0
+    """Losses of a node further apart than this have nothing to do with each other."""
+    quarantine_seconds: Seconds = 600.0
+    """A node that flaps is not used for this long when it is back: longer than a reboot; 0: never."""
+    quarantine_seconds_max: Seconds = 86_400.0
+    """Each further quarantine lasts twice as long as the one before, up to this: an operator's day."""
     plan_seconds: Annotated[float, Field(gt=0)] = 0.3
     """The planner's solver has this long; then the best plan known is taken."""
     objective: Literal["cost", "paper"] = "cost"
@@ -84,4 +95,9 @@ class Settings(BaseModel):
             )
         if self.fence_seconds and self.fence_seconds < 3 * self.lease_seconds:
             raise ValueError(f"fence_seconds: {self.fence_seconds} is less than three leases of {self.lease_seconds} s")
+        if self.quarantine_seconds_max < self.quarantine_seconds:
+            raise ValueError(
+                f"quarantine_seconds_max: {self.quarantine_seconds_max} is less than quarantine_seconds, "
+                f"which is {self.quarantine_seconds} s"
+            )
         return self

@@ -20,6 +20,8 @@ class NodePhase(enum.StrEnum):
     SILENT = "silent"
     LOST = "lost"
     ISOLATED = "isolated"
+    QUARANTINED = "quarantined"
+    """In reach, and lost too often lately to be used."""
     DRAINING = "draining"
     DRAINED = "drained"
 
@@ -62,12 +64,24 @@ class Node:
     silent_at: float = 0.0
     draining: bool = False
     """An operator wants it empty, whatever else happens to it."""
+    losses: list[float] = field(default_factory=list)
+    """When it was lost, newest last; verdicts that turned out to be false are not among them."""
+    quarantine: str = ""
+    """Why it is not to be used for a while, whatever else happens to it."""
+    quarantined_at: float = 0.0
+    quarantine_seconds: float = 0.0
+    """Of its newest quarantine, which may be over."""
     drills: bool = False
 
     @property
     def usable(self) -> bool:
         """New workers may be put here."""
         return self.phase is NodePhase.UP
+
+    @property
+    def quarantined_until(self) -> float:
+        """End of its newest quarantine."""
+        return self.quarantined_at + self.quarantine_seconds
 
 
 @dataclass(slots=True)

@@ -78,6 +78,7 @@ def node_view(state: ClusterState, live: Liveness, node: Node, now: float) -> No
         silent_seconds=silent,
         reason=node.reason,
         workers=tuple(w.name for w in here),
+        quarantine_seconds=max(0.0, node.quarantined_until - now) if node.quarantine else 0.0,
     )
 
 

@@ -87,6 +87,7 @@ class NodeView:
     silent_seconds: float = 0.0
     reason: str = ""
     workers: tuple[str, ...] = ()
+    quarantine_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ class LookRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeView(_message.Message):
-    __slots__ = ("node", "state", "address", "slots", "slots_used", "silent_seconds", "reason", "workers")
+    __slots__ = ("node", "state", "address", "slots", "slots_used", "silent_seconds", "reason", "workers", "quarantine_seconds")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,7 @@ class NodeView(_message.Message):
     SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     node: str
     state: str
     address: str
@@ -240,7 +241,8 @@ class NodeView(_message.Message):
     silent_seconds: float
     reason: str
     workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ...) -> None: ...
+    quarantine_seconds: float
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., quarantine_seconds: _Optional[float] = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("worker", "node", "slot", "state", "pid", "step", "phase", "member")

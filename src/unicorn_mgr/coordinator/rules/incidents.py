@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.record_incidents import FIRST_SIGN
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.state import Incident, Job, JobPhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import Incident, Job, JobPhase, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
     IncidentClosed,
@@ -133,6 +133,9 @@ def node_closings(c: Context) -> Iterator[Decision]:
     """A lost node that no job was hurt by is back."""
     for name in c.state.node_incidents:
         node = c.state.nodes.get(c.state.incidents[name].node)
+        if node is not None and node.phase is NodePhase.QUARANTINED:
+            yield IncidentClosed(name, f"the node is back, and quarantined: {node.reason}")
+            return
         if node is not None and node.usable:
             yield IncidentClosed(name, "the node is in use again")
             return

@@ -1,4 +1,4 @@
-"""Nodes that fall silent, are lost, isolated, drained."""
+"""Nodes that fall silent, are lost, isolated, quarantined, drained."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from unicorn_mgr.effects.coordinator import (
     NodeEmptied,
     NodeIsolated,
     NodeLost,
+    NodeQuarantined,
+    NodeTrusted,
 )
 from unicorn_mgr.model import Severity
 
@@ -25,7 +27,8 @@ BREAKER_WINDOW_LEASES = 1.0
 
 def breaker(c: Context) -> Iterator[Decision]:
     """A coordinator that hears nobody suspects itself, not the world."""
-    counted = [n for n in c.state.nodes.values() if n.phase in (NodePhase.UP, NodePhase.SILENT, NodePhase.DRAINING)]
+    watched = (NodePhase.UP, NodePhase.SILENT, NodePhase.DRAINING, NodePhase.QUARANTINED)
+    counted = [n for n in c.state.nodes.values() if n.phase in watched]
     silent = [n for n in counted if n.phase is NodePhase.SILENT]
     together = [n for n in silent if c.now - n.silent_at <= c.settings.lease_seconds * BREAKER_WINDOW_LEASES]
     if not c.state.breaker:
@@ -124,6 +127,46 @@ def isolated(c: Context) -> Iterator[Decision]:
                 continue
             yield NodeIsolated(node.name, reason)
             return
+
+
+def quarantined(c: Context) -> Iterator[Decision]:
+    """A node that keeps getting lost is back: it is not used for a while, and for longer each time."""
+    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
+        back = node.phase in (NodePhase.UP, NodePhase.QUARANTINED)
+        # Whatever counts there has not been lost with it, and goes on.
+        if back and _flaps(c, node) and not any(w.alive for w in c.state.on_node(node.name)):
+            times, window = c.settings.flap_losses, c.settings.flap_window_seconds
+            reason = f"lost {times} times within {window:.0f} s"
+            yield NodeQuarantined(node.name, _quarantine_seconds(c, node), reason)
+            return
+
+
+def _flaps(c: Context, node: Node) -> bool:
+    """Its newest losses came too close together, and no quarantine has followed them yet."""
+    losses = node.losses[-c.settings.flap_losses :]
+    if c.settings.quarantine_seconds <= 0 or len(losses) < c.settings.flap_losses:
+        return False
+    return losses[-1] > node.quarantined_at and losses[-1] - losses[0] <= c.settings.flap_window_seconds
+
+
+def _quarantine_seconds(c: Context, node: Node) -> float:
+    """Twice the one before, unless the node has been good for a whole window since."""
+    good_since = c.now - node.quarantined_until
+    doubled = 2 * node.quarantine_seconds if good_since <= c.settings.flap_window_seconds else 0.0
+    return min(max(doubled, c.settings.quarantine_seconds), c.settings.quarantine_seconds_max)
+
+
+def trusted(c: Context) -> Iterator[Decision]:
+    """A quarantine has lasted long enough."""
+    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
+        if node.quarantine and c.now >= node.quarantined_until:
+            yield NodeTrusted(node.name)
+            return
+
+
+def quarantine_deadlines(c: Context) -> Iterator[float]:
+    """When quarantines are over."""
+    yield from (n.quarantined_until for n in c.state.nodes.values() if n.quarantine)
 
 
 def drained(c: Context) -> Iterator[Decision]:

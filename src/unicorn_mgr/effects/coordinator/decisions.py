@@ -217,6 +217,22 @@ class NodeIsolated:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeQuarantined:
+    """A node that was lost too often is not used for a while; what runs there goes on."""
+
+    node: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrusted:
+    """A quarantine is over: the node may be used again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeEmptied:
     """The last worker has left a node that is drained: it may be powered off."""
 
@@ -306,6 +322,8 @@ Decision = (
     | IncidentClosed
     | NodeLost
     | NodeIsolated
+    | NodeQuarantined
+    | NodeTrusted
     | NodeEmptied
     | BreakerTripped
     | BreakerReset

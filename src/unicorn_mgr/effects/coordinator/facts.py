@@ -203,7 +203,7 @@ class NodeDrained:
 
 @dataclass(frozen=True, slots=True)
 class NodeUndrained:
-    """An operator gives a drained or isolated node back."""
+    """An operator gives a drained, quarantined or isolated node back."""
 
     request_id: str
     node: str
