@@ -131,6 +131,21 @@ class Cluster:
         process.kill()
         process.wait()
 
+    def power_off(self, node: str) -> None:
+        """Its agent and all workers end at once; it stays away until it is powered on."""
+        here = [w.pid for j in self.look().jobs for w in j.workers if w.node == node]
+        kept = next(a for a in self.local.agents if a.name == node)
+        agent, kept.process, kept.due = kept.process, None, float("inf")
+        assert agent is not None
+        agent.kill()
+        agent.wait()
+        for pid in here:
+            self.end_process(pid)
+
+    def power_on(self, node: str) -> None:
+        """Its agent is started again by whoever waits for something next."""
+        next(a for a in self.local.agents if a.name == node).due = 0.0
+
     def end_process(self, pid: int) -> None:
         """kill -9 of a worker."""
         os.kill(pid, signal.SIGKILL)

@@ -81,18 +81,11 @@ def test_a_node_is_lost_and_comes_back(own: Cluster, undisturbed: Undisturbed) -
     """Agent and worker die together; the others go on, and the node is used again when it is back."""
     job = own.submit(["--steps", "100", "--pace", "0.05"], drills=("1.0:gate:6:compute",))
     job.at_gate("compute")
-    pid = next(w.pid for w in own.job(job.name).workers if w.worker.endswith("/1.0"))
-    own.local.agents[1].due = float("inf")
-    agent = own.local.agents[1].process
-    assert agent is not None
-    own.local.agents[1].process = None
-    agent.kill()
-    agent.wait()
-    os.kill(pid, 9)
+    own.power_off("node-1")
     lost = own.wait_event("NodeLost", lambda e: e.node == "node-1")
     assert "waits for its workers" in lost.reason
     own.wait_for("healed without it", lambda _: own.job(job.name).size == 2 and own.job(job.name).step > 8)
-    own.local.agents[1].due = 0.0
+    own.power_on("node-1")
     finish(job, undisturbed, 100, members=3)
     incident = next(i for i in own.incidents(job.name) if i.cause == "lost_connection")
     assert incident.severity == "SEV1"

@@ -21,7 +21,7 @@ from e2e.harness import (
 
 from unicorn_mgr import messages
 
-STEPS = 500
+STEPS = 300
 ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.1"]
 
 
@@ -106,6 +106,15 @@ def test_a_day_of_three_jobs(six: Cluster, undisturbed: Undisturbed) -> None:
     day.slots = 6
     day.comes_to_rest()
 
+    gone = next(w.node for w in six.job(second.job.name).workers if w.member)
+    six.power_off(gone)
+    six.wait_event("NodeLost", lambda e: e.node == gone)
+    day.slots = 5
+    day.comes_to_rest()
+    six.power_on(gone)
+    day.slots = 6
+    day.comes_to_rest()
+
     six.command(messages.SetWishes(first.job.name, {"weight": "9"}))
     first.weight = 9.0
     day.comes_to_rest()
@@ -124,5 +133,5 @@ def test_a_day_of_three_jobs(six: Cluster, undisturbed: Undisturbed) -> None:
         check_counted_once(wish.job, STEPS)
         check_connections(wish.job)
     incidents = six.look().incidents
-    assert [i.cause for i in incidents] == ["process_killed"], "moves are no failures"
+    assert [i.cause for i in incidents] == ["process_killed", "lost_connection"], "moves are no failures"
     assert all(i.steps_lost == 0 for i in incidents)
