@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner.oracles import brute_force, dynamic_programme, knapsacks
 
-from unicorn_mgr.planner import ilp
+from unicorn_mgr.planner import core, ilp
 from unicorn_mgr.planner.knapsack import (
     Choice,
     Knapsack,
@@ -33,8 +33,12 @@ def lightest(knapsack: Knapsack) -> tuple[int, ...]:
     return tuple(sizes.index(min(sizes)) for sizes in ([c.size for c in choices] for choices in knapsack.jobs))
 
 
-def solved(knapsack: Knapsack, solver: str = "cbc") -> Sizing:
-    return sized(knapsack, 10.0, solver, lightest(knapsack))
+def solved(knapsack: Knapsack, *, by_core: bool = True) -> Sizing:
+    return sized(knapsack, 10.0, "cbc", lightest(knapsack), by_core=by_core)
+
+
+def never() -> bool:
+    return False
 
 
 # -- all say the same -----------------------------------------------------------------------
@@ -46,11 +50,13 @@ def test_the_dynamic_programme_finds_what_brute_force_finds(knapsack: Knapsack) 
     assert dynamic_programme(knapsack) == pytest.approx(brute_force(knapsack), abs=CLOSE)
 
 
-@given(knapsacks())
+@pytest.mark.parametrize("by_core", [True, False])
+@given(knapsack=knapsacks())
 @settings(max_examples=60, deadline=None)
-def test_the_planner_finds_what_brute_force_finds(knapsack: Knapsack) -> None:
-    sizing = solved(knapsack)
+def test_the_planner_finds_what_brute_force_finds(by_core: bool, knapsack: Knapsack) -> None:
+    sizing = solved(knapsack, by_core=by_core)
     assert sizing.proven
+    assert sizing.bound == pytest.approx(sizing.value, abs=CLOSE)
     assert knapsack.fits(sizing.chosen)
     assert sizing.value == pytest.approx(brute_force(knapsack), abs=CLOSE)
 
@@ -71,6 +77,21 @@ def test_the_whole_integer_programme_finds_it_too(solver: str, knapsack: Knapsac
     found = ilp.best_sizes(knapsack, 10.0, solver)
     assert found.proven
     assert knapsack.value(found.chosen) == pytest.approx(brute_force(knapsack), abs=CLOSE)
+
+
+@given(knapsacks(jobs_max=30, size_max=12), st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_the_core_finds_the_best_or_that_nothing_is_better(knapsack: Knapsack, share: float) -> None:
+    best = dynamic_programme(knapsack)
+    relaxed, chosen = climbed(knapsack)
+    value = knapsack.value(chosen)
+    known = value + share * (best - value)
+    found = core.best_of(knapsack, relaxed, known, never)
+    if found is None:
+        assert known == pytest.approx(best, abs=CLOSE)
+    else:
+        assert knapsack.fits(found)
+        assert knapsack.value(found) == pytest.approx(best, abs=CLOSE)
 
 
 # -- bounds and reduction -------------------------------------------------------------------
@@ -122,7 +143,7 @@ def test_dominance_leaves_the_best_of_every_size_in(choices: list[Choice]) -> No
 def test_improving_never_makes_worse_and_always_fits(one: Knapsack, two: Knapsack) -> None:
     for knapsack in (one, two):
         start = lightest(knapsack)
-        better = improved(knapsack, start)
+        better = improved(knapsack, start, never)
         assert knapsack.fits(better)
         assert knapsack.value(better) >= knapsack.value(start)
 
@@ -186,7 +207,7 @@ def test_a_solver_that_fails_leaves_a_certified_answer(
         raise failure
 
     monkeypatch.setattr(ilp, "best_sizes", fails)
-    sizing = solved(HARD)
+    sizing = solved(HARD, by_core=False)
     assert not sizing.proven
     assert sizing.solver == "greedy"
     assert sizing.note
@@ -199,9 +220,34 @@ def test_a_solver_that_answers_what_does_not_fit_is_not_believed(monkeypatch: py
         return ilp.Found(tuple(len(c) - 1 for c in knapsack.jobs), proven=False)
 
     monkeypatch.setattr(ilp, "best_sizes", lies)
-    sizing = solved(HARD)
+    sizing = solved(HARD, by_core=False)
     assert HARD.fits(sizing.chosen)
     assert not sizing.proven
+
+
+def test_no_solver_is_needed_where_the_core_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> ilp.Found:
+        raise AssertionError("it was asked")
+
+    monkeypatch.setattr(ilp, "best_sizes", fails)
+    sizing = solved(HARD)
+    assert sizing.proven
+    assert sizing.solver == "core"
+    assert sizing.value == brute_force(HARD)
+
+
+def test_a_core_that_grows_too_large_leaves_it_to_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "STEPS_MAX", 1)
+    sizing = solved(HARD)
+    assert sizing.proven
+    assert sizing.solver == "cbc"
+    assert sizing.value == pytest.approx(brute_force(HARD))
+
+
+def test_a_core_stops_when_the_time_is_up() -> None:
+    relaxed, chosen = climbed(HARD)
+    with pytest.raises(core.TooLarge):
+        core.best_of(HARD, relaxed, HARD.value(chosen), lambda: True)
 
 
 def test_a_missing_solver_is_named() -> None:

@@ -46,6 +46,7 @@ PURE = (
     "profiles*",
     "planner.problem",
     "planner.choices",
+    "planner.core",
     "planner.knapsack",
     "planner.placement",
     "planner.reasons",

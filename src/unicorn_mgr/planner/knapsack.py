@@ -18,7 +18,7 @@ multiple-choice knapsack's dominance and bounds).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -84,7 +84,7 @@ class Sizing:
     """No allocation is worth more."""
     proven: bool
     solver: str
-    """What the answer is from: `bounds` where they met, `cbc`, `highs`, or `greedy`."""
+    """What the answer is from: `bounds` where they met, `core`, `cbc`, `highs`, or `greedy`."""
     note: str = ""
     """Why it is not proven."""
 
@@ -193,13 +193,15 @@ def reduced(knapsack: Knapsack, relaxed: Relaxation, known: float) -> tuple[Knap
     return Knapsack(tuple(jobs), knapsack.capacities), indices
 
 
-def improved(knapsack: Knapsack, chosen: Sequence[int], rounds_max: int = 50) -> list[int]:
+def improved(knapsack: Knapsack, chosen: Sequence[int], stop: Callable[[], bool], rounds_max: int = 50) -> list[int]:
     """An allocation no worse, by giving one job at a time the best choice that fits, until none gains."""
     best = list(chosen)
     left = knapsack.left(best)
     for _ in range(rounds_max):
         gained = False
         for job, choices in enumerate(knapsack.jobs):
+            if stop():
+                return best
             now = choices[best[job]]
             for row in now.rows:
                 left[row] += now.size

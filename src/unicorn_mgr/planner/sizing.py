@@ -1,9 +1,10 @@
 """Sizes of jobs, as good as the time allows, with a certificate.
 
-The integer programme is made small first, exactly: `knapsack` bounds the best value from above, finds a
-good allocation, and leaves out what no better one can contain.  It is made smaller still by guessing
-that the best one loses little: with only the choices of loss <= room, an answer whose whole loss is
-within that room is proven best; otherwise the room grows until it spans all that was not excluded.
+`knapsack` bounds the best value from above, finds a good allocation, and leaves out what no better one
+can contain.  With one row `core` then mostly proves the best in milliseconds.  With several, or where
+that grows too large, the integer programme does, made small first by guessing that the best one loses
+little: with only the choices of loss <= room, an answer whose whole loss is within that room is proven
+best; otherwise the room grows until it spans all that was not excluded.
 
 Whatever the solver does, the answer fits, and its value, bound and gap are computed here from the
 problem, not taken from the solver.
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from unicorn_mgr.planner import ilp
+from unicorn_mgr.planner import core, ilp
 from unicorn_mgr.planner.knapsack import (
     Choices,
     Knapsack,
@@ -46,22 +47,46 @@ def sized(
     solver: str = "cbc",
     fallback: tuple[int, ...] | None = None,
     clock: Clock = time.monotonic,
+    *,
+    by_core: bool = True,
 ) -> Sizing:
     """The best allocation that can be found within `limit` seconds.
 
     `fallback` is an allocation that fits, for several rows, where none may be found without a solver.
     A solver that fails, is missing or runs out of time leaves the best allocation known until then.
+    Without `by_core` it is left to the solver.
     """
     end = clock() + limit
+
+    def time_is_up() -> bool:
+        return clock() >= end
+
     relaxed, chosen = _bounded(knapsack, limit, fallback)
-    if clock() < end:
-        chosen = improved(knapsack, chosen)
+    chosen = improved(knapsack, chosen, time_is_up)
     known = _sizing(knapsack, relaxed, chosen, "greedy")
     if known.gap <= GAP_MIN:
         return replace(known, proven=True, solver="bounds")
+    if by_core and len(knapsack.capacities) == 1:
+        try:
+            # Half of what is left: a solver may still prove what this does not.
+            half = clock() + (end - clock()) / 2
+            best = core.best_of(knapsack, relaxed, known.value, lambda: clock() >= half)
+        except core.TooLarge:
+            pass
+        else:
+            if best is not None and knapsack.value(best) > known.value:
+                known = _sizing(knapsack, relaxed, best, "core")
+            return replace(known, proven=True, solver="core", bound=known.value)
+    return _by_programme(knapsack, relaxed, known, solver, lambda: end - clock())
+
+
+def _by_programme(
+    knapsack: Knapsack, relaxed: Relaxation, known: Sizing, solver: str, seconds_left: Callable[[], float]
+) -> Sizing:
+    """No worse than what is known, by integer programmes over more and more choices."""
     room = (relaxed.bound - known.value) * ROOM_FIRST
     while True:
-        left = end - clock()
+        left = seconds_left()
         if left < SOLVER_SECONDS_MIN:
             return replace(known, note="the time was up")
         whole = relaxed.bound - known.value
