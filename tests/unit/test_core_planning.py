@@ -125,6 +125,21 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(world: Planned) -> None:
     assert world.sizes() == {"gpt": 3}
 
 
+def test_a_solver_that_has_failed_is_tried_again_a_little_later(world: Planned) -> None:
+    """What stood in for it is no optimum, and nothing else may ever ask again."""
+    world.submit("gpt", 1, 3)
+    number = world.state.planning.number
+    world.tell(e.PlanReady(number, {"gpt": {0: ("n0", 0)}}, {"gpt": "1 slots"}, rung="shrink"))
+    assert world.sizes() == {"gpt": 1}
+    world.wait(4.9)
+    assert world.state.planning.number == number
+    world.wait(0.2)
+    assert world.state.planning.number == number + 1
+    assert world.sizes() == {"gpt": 1}, "until then everybody keeps what it has"
+    world.answer()
+    assert world.sizes() == {"gpt": 3}
+
+
 def test_a_plan_is_asked_for_once(world: Planned) -> None:
     world.train_planned("gpt", 1, 3)
     number = world.state.planning.number

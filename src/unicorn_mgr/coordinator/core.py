@@ -81,7 +81,11 @@ JOB_RULES: tuple[JobRule, ...] = (
     endings.ended,
 )
 
-CLUSTER_DEADLINES: tuple[ClusterDeadlines, ...] = (nodes.lost_deadlines, nodes.quarantine_deadlines)
+CLUSTER_DEADLINES: tuple[ClusterDeadlines, ...] = (
+    planning.retry_deadlines,
+    nodes.lost_deadlines,
+    nodes.quarantine_deadlines,
+)
 
 JOB_DEADLINES: tuple[JobDeadlines, ...] = (
     epochs.deadlines,

@@ -240,8 +240,9 @@ class Driver:
         """Answer what was asked before this process began, and foresee what may be asked next."""
         try:
             await planner.start()
-            if not self.core.state.planning.answered:
-                await self._solve(self.core.state.planning.number)
+            planning = self.core.state.planning
+            if planning.number and not planning.answered:
+                await self._solve(planning.number)
             await planner.foresee(lambda: problem_of(self.core.state, self.settings))
         finally:
             await planner.stop()

@@ -28,8 +28,8 @@ START_SECONDS_MAX = 30.0
 OVERRUN = 1.2
 """A solver that takes longer than this many times its limit is ended."""
 
-PLACING_SECONDS = 0.1
-"""Beside the limit: for building, placing and the way there and back."""
+SLACK_SECONDS = 2.0
+"""Beside the limit, for building, placing and the way there and back on a busy machine: nobody waits for it."""
 
 FORESEE_SECONDS = 1.0
 """Between two looks at whether what may happen next has changed."""
@@ -58,7 +58,7 @@ class Solver:
                 process = await self._running()
                 assert process.stdin is not None and process.stdout is not None  # noqa: PT018 both are pipes
                 process.stdin.write(QUESTION.dump_json(question) + b"\n")
-                async with asyncio.timeout(question.limit * OVERRUN + PLACING_SECONDS):
+                async with asyncio.timeout(question.limit * OVERRUN + SLACK_SECONDS):
                     await process.stdin.drain()
                     line = await process.stdout.readline()
                 if not line:
@@ -66,7 +66,7 @@ class Solver:
                 return ANSWER.validate_json(line)
             except TimeoutError:
                 await self.stop()
-                raise SolverGone(f"no answer within {question.limit * OVERRUN + PLACING_SECONDS:.2g} s") from None
+                raise SolverGone(f"no answer within {question.limit * OVERRUN + SLACK_SECONDS:.2g} s") from None
             except (OSError, ValueError) as error:
                 await self.stop()
                 raise SolverGone(str(error)) from error

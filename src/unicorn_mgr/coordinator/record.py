@@ -70,7 +70,7 @@ def _cluster(
             planning = state.planning
             planning.number, planning.situation, planning.reason = number, situation, reason
         case e.PlanReady():
-            state.planning.plan = event
+            state.planning.plan, state.planning.answered_at = event, now
             label = f"{event.rung}|{event.solver}"
             counters = state.counters
             counters.plans[label] = counters.plans.get(label, 0) + 1

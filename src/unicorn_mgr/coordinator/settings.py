@@ -77,6 +77,8 @@ class Settings(BaseModel):
     """Each further quarantine lasts twice as long as the one before, up to this: an operator's day."""
     plan_seconds: Annotated[float, Field(gt=0)] = 0.3
     """The planner's solver has this long; then the best plan known is taken."""
+    plan_retry_seconds: Seconds = 5.0
+    """After the solver has failed it is tried again this much later."""
     objective: Literal["cost", "paper"] = "cost"
     """What the planner makes most of: each change at its own cost, or as Unicron's paper has it."""
     hysteresis: Annotated[float, Field(ge=0)] = 0.01

@@ -337,6 +337,7 @@ class Planning:
     reason: str = ""
     plan: PlanReady | None = None
     """The newest answer."""
+    answered_at: float = 0.0
 
     @property
     def answered(self) -> bool:

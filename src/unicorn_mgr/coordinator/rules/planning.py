@@ -124,6 +124,15 @@ def wanted(c: Context) -> Iterator[Decision]:
         yield PlanWanted(planning.number + 1, situation, "slots or wishes have changed")
     elif planning.answered and planning.plan is not None and not _fits(problem, planning.plan):
         yield PlanWanted(planning.number + 1, situation, "the newest plan does not fit any more")
+    elif any(c.now >= due for due in retry_deadlines(c)):
+        yield PlanWanted(planning.number + 1, situation, "the solver had failed")
+
+
+def retry_deadlines(c: Context) -> Iterator[float]:
+    """When a solver that has failed is tried again: what stood in for it is no optimum."""
+    planning = c.state.planning
+    if planning.answered and planning.plan is not None and planning.plan.rung == "shrink":
+        yield planning.answered_at + c.settings.plan_retry_seconds
 
 
 def current(c: Context, problem: Problem) -> Plan:
