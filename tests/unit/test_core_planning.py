@@ -242,6 +242,16 @@ def test_a_drained_node_is_left_and_the_job_made_whole_elsewhere(world: Planned)
     assert world.incidents == []
 
 
+def test_a_gang_is_never_begun_anew_to_make_room(world: Planned) -> None:
+    world.submit("plain", 1, 6)
+    world.answer()
+    for worker in list(world.job("plain").alive()):
+        world.tell(e.WorkerStarted(worker.name, 1))
+    world.submit("heavy", 1, 3, weight=9.0)
+    world.answer()
+    assert world.sizes() == {"plain": 6, "heavy": 0}
+
+
 def test_survivors_go_on_below_their_minimum(world: Planned) -> None:
     """Nobody else has its slots, however much it would make of them."""
     world.train_planned("gpt", 6, 6)

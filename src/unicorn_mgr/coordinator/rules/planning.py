@@ -76,6 +76,8 @@ def demand_of(job: Job, nodes: tuple[Node, ...]) -> Demand:
     kept = sum(place in places for place in job.seats.values())
     # Survivors go on below the minimum, too: to stop them would help nobody.
     floor = min(job.spec.size_min, kept) if members else 0
+    if job.gang and any(w.alive for w in job.workers.values()):
+        floor = kept  # it would begin anew, and nobody knows what that costs it
     return Demand(
         job=job.name,
         size_min=job.spec.size_min,
