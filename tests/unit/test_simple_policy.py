@@ -118,13 +118,13 @@ def test_the_plan_of_a_plan_is_the_plan(problem: Problem) -> None:
 def test_jobs_are_served_in_order_of_submission() -> None:
     plan = solve(3, Demand("first", 2, 2, 1.0), Demand("second", 2, 2, 1.0))
     assert plan.seats == {"first": {0: ("n0", 0), 1: ("n1", 0)}, "second": {}}
-    assert plan.reasons["second"] == "waits for 2 more slots, 1 are free"
+    assert plan.reasons["second"] == "waits for 2 slots more, and 1 are free"
 
 
 def test_jobs_grow_in_turn() -> None:
     plan = solve(5, Demand("first", 1, 4, 1.0), Demand("second", 1, 4, 1.0))
     assert {job: len(seats) for job, seats in plan.seats.items()} == {"first": 3, "second": 2}
-    assert plan.reasons == {"first": "3 slots: no more are free", "second": "2 slots: no more are free"}
+    assert plan.reasons == {"first": "no more slots are free", "second": "no more slots are free"}
 
 
 def test_a_job_is_spread_so_that_the_loss_of_a_node_costs_least() -> None:
@@ -144,4 +144,4 @@ def test_a_running_job_keeps_what_is_left_even_below_its_minimum() -> None:
     """Its survivors go on: to stop them would help nobody."""
     plan = solve(1, Demand("gpt", 3, 4, seats={0: ("n0", 0), 1: ("gone", 0), 2: ("gone", 1)}))
     assert plan.seats["gpt"] == {0: ("n0", 0)}
-    assert plan.reasons["gpt"] == "waits for 2 more slots, 0 are free"
+    assert plan.reasons["gpt"] == "waits for 2 slots more, and 0 are free"

@@ -11,11 +11,11 @@ from unicorn_mgr.cli import shapes
 from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
 from unicorn_mgr.cli.jobfile import read_job
 from unicorn_mgr.cli.show import one_line, say, show_json, show_table
-from unicorn_mgr.messages import ClusterView, PlanView, WhatIfAnswer, WhatIfRequest
-from unicorn_mgr.planner.reasons import flops
+from unicorn_mgr.messages import ClusterView, PlannedJob, PlanView, WhatIfAnswer, WhatIfRequest
+from unicorn_mgr.planner.reasons import worth
 
 COLUMNS = ("JOB", "STATE", ">WEIGHT", ">SLOTS", "?>MIN", "?>MAX", "REASON")
-WHAT_IF_COLUMNS = ("JOB", ">NOW", ">THEN", ">WAF NOW", ">WAF THEN", "?>STANDSTILL", "REASON")
+WHAT_IF_COLUMNS = ("JOB", ">NOW", ">THEN", ">WORTH NOW", ">WORTH THEN", "?>STANDSTILL", "REASON")
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +75,8 @@ def certificate(plan: PlanView) -> str:
     took = f"plan {plan.number}" if plan.number else "this plan"
     if plan.rung == "shrink":
         return f"{took}: the solver failed, so who was hit shrinks and free slots are given in turn ({plan.note})"
-    how = {"table": "was foreseen", "ilp": f"is {plan.solver}'s", "greedy": "is the best found in time"}
+    by = "without a solver" if plan.solver == "bounds" else f"by {plan.solver}"
+    how = {"table": "was foreseen", "ilp": f"was found {by}", "greedy": "is the best that was found in time"}
     said = f"{took} {how.get(plan.rung, 'is by the policy in use')}"
     if plan.proven:
         return f"{said}, proven best, in {plan.seconds:.3f} s"
@@ -89,8 +90,8 @@ def _show_what_if(answer: WhatIfAnswer) -> None:
             j.job,
             str(j.size_before),
             str(j.size_after),
-            flops(j.flops_before),
-            flops(j.flops_after),
+            worth(j.flops_before, j.rated),
+            worth(j.flops_after, j.rated),
             f"{j.standstill_seconds:g} s" if j.standstill_seconds else "",
             one_line(j.reason),
         )
@@ -98,13 +99,16 @@ def _show_what_if(answer: WhatIfAnswer) -> None:
     ]
     show_table(WHAT_IF_COLUMNS, rows, "no jobs")
     say()
-    say(change_of_waf([j.flops_before for j in answer.jobs], [j.flops_after for j in answer.jobs]))
+    say(change_of_waf(answer.jobs))
     if answer.plan is not None:
         say(certificate(answer.plan))
 
 
-def change_of_waf(before: Sequence[float], after: Sequence[float]) -> str:
+def change_of_waf(jobs: Sequence[PlannedJob]) -> str:
     """What it does to the cluster as a whole."""
-    now, then = sum(before), sum(after)
+    now, then = sum(j.flops_before for j in jobs), sum(j.flops_after for j in jobs)
+    rated = any(j.rated for j in jobs)
     share = f" ({then / now - 1:+.1%})" if now else ""
-    return f"weighted throughput of the cluster: {flops(now)} now, {flops(then)} then{share}"
+    unrated = [j.job for j in jobs if not j.rated] if rated else []
+    note = f"; nobody has told the speed of {', '.join(unrated)}: a slot counts as 1 TFLOP/s" if unrated else ""
+    return f"all jobs together: {worth(now, rated)} now, {worth(then, rated)} then{share}{note}"

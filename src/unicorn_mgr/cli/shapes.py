@@ -20,6 +20,7 @@ from unicorn_mgr.messages import (
     WhatIfAnswer,
     WorkerView,
 )
+from unicorn_mgr.planner.problem import NOMINAL_FLOPS
 
 Shape = dict[str, Any]
 
@@ -70,8 +71,10 @@ def of_what_if(answer: WhatIfAnswer) -> Shape:
                 "job": j.job,
                 "size_before": j.size_before,
                 "size_after": j.size_after,
-                "weighted_flops_before": j.flops_before,
-                "weighted_flops_after": j.flops_after,
+                "weighted_flops_before": j.flops_before if j.rated else None,
+                "weighted_flops_after": j.flops_after if j.rated else None,
+                "weighted_slots_before": None if j.rated else j.flops_before / NOMINAL_FLOPS,
+                "weighted_slots_after": None if j.rated else j.flops_after / NOMINAL_FLOPS,
                 "standstill_seconds": j.standstill_seconds,
                 "reason": j.reason,
             }

@@ -8,6 +8,7 @@ from typing import Any
 
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, Symptom
+from unicorn_mgr.planner.reasons import slots as slots_of
 
 SYMPTOM_CHARACTERS_MAX = 160
 
@@ -36,7 +37,7 @@ def _of_cluster(event: e.Event) -> str:
         case e.TermStarted(term):
             return f"the coordinator has started, term {term}"
         case e.NodeAttached(node, _, slots, address):
-            return f"node {node} attached with {len(slots)} slots at {address}"
+            return f"node {node} attached with {slots_of(len(slots))} at {address}"
         case e.NodeSilent(node, seconds):
             return f"node {node} has been silent for {seconds:.1f} s"
         case e.NodeHeard(node):
@@ -59,10 +60,12 @@ def _of_cluster(event: e.Event) -> str:
             return f"{silent} of {nodes} nodes fell silent at once: verdicts are frozen"
         case e.BreakerReset():
             return "enough nodes are heard again"
-        case e.PlanWanted(_, _, reason):
-            return f"a plan is asked for: {reason}"
+        case e.PlanWanted(number, _, reason):
+            return f"plan {number} is asked for: {reason}"
         case e.PlanReady():
-            return f"a plan by {event.rung or event.solver} in {event.seconds:.3f} s, {_certificate(event)}"
+            return (
+                f"plan {event.number} by {event.rung or event.solver} in {event.seconds:.3f} s, {_certificate(event)}"
+            )
         case e.PauseSet(_, paused):
             return "all actions are paused" if paused else "actions are resumed"
         case e.ObserveSet(_, job, observe):
@@ -131,16 +134,20 @@ def _resumed(resumed: Resumed) -> str:
     return ", ".join(parts)
 
 
+def _span(least: int, most: int) -> str:
+    return slots_of(least) if least == most else f"{least} to {slots_of(most)}"
+
+
 def _of_job(event: e.Event) -> str:
     match event:
         case e.PaceChanged(job, size, seconds):
-            return f"job {job}: a step on {size} slots takes {seconds:.3g} s, which plans did not count on"
+            return f"job {job}: a step on {slots_of(size)} takes {seconds:.3g} s; plans count on that from now on"
         case e.WishesSet(_, job, weight, priority, size_min, size_max):
-            return f"job {job} wants {size_min} to {size_max} slots with weight {weight:g}, priority {priority}"
+            return f"job {job} wants {_span(size_min, size_max)} with weight {weight:g}, priority {priority}"
         case e.JobSubmitted(_, job, spec):
-            return f"job {job} submitted: {' '.join(spec.command)} on {spec.size_min} to {spec.size_max} slots"
+            return f"job {job} submitted: {' '.join(spec.command)} on {_span(spec.size_min, spec.size_max)}"
         case e.SlotsAssigned(job, seats, reason):
-            return f"job {job} has {len(seats)} slots ({reason})"
+            return f"job {job} has {slots_of(len(seats))}: {reason}"
         case e.EpochGranted(job, epoch, members, reason):
             return f"job {job} goes on in epoch {epoch} with {', '.join(members)} ({reason})"
         case e.GroupFormed(job, epoch):

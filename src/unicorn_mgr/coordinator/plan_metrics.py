@@ -42,7 +42,11 @@ def _answers(state: ClusterState) -> Iterator[Metric]:
 
 def _throughput(state: ClusterState) -> Iterator[Metric]:
     running = [j for j in state.jobs.values() if not j.over]
-    promised = GaugeMetricFamily("unicorn_job_promised_flops", "Weighted FLOP/s at the planned size.", labels=["job"])
+    promised = GaugeMetricFamily(
+        "unicorn_job_promised_flops",
+        "Weighted FLOP/s at the planned size; 1e12 a slot where nobody has told a job's speed.",
+        labels=["job"],
+    )
     achieved = GaugeMetricFamily("unicorn_job_achieved_flops", "The same with the present members.", labels=["job"])
     sums = [0.0, 0.0]
     for job in running:

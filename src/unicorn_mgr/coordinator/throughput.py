@@ -7,14 +7,11 @@ from functools import lru_cache
 
 from unicorn_mgr.coordinator.state import Job
 from unicorn_mgr.model import JobSpec, ModelDescription
-from unicorn_mgr.planner.problem import Staircase
+from unicorn_mgr.planner.problem import NOMINAL_FLOPS, Staircase
 from unicorn_mgr.profiles.measured import Estimate, departs, restored
 from unicorn_mgr.profiles.profile import Entry, Profile, combined, given, overlaid, predicted, proportional
 from unicorn_mgr.profiles.shape import ModelShape
 from unicorn_mgr.profiles.sizes import Sizes, sizes_of
-
-NOMINAL_FLOPS = 1e12
-"""Of a slot whose speed nobody has told: such jobs are compared by their weights alone."""
 
 COUNTLESS = 10**9
 """Micro-batches of a job that has not told how many it has: every size pays."""
@@ -30,6 +27,11 @@ def rate_at(job: Job, size: int) -> float:
     """FLOP/s on so many slots, as far as they do anything for it."""
     stairs = _rising(_with_measured(expected(job.spec, _micro_batches(job), size), job)) if size else ()
     return max((rate for at, rate in stairs if at <= size), default=0.0)
+
+
+def rated(spec: JobSpec) -> bool:
+    """Whether somebody has told its speed, so that its throughput is in real FLOP/s."""
+    return spec.model is not None or bool(spec.throughput)
 
 
 def expected(spec: JobSpec, micro_batches: int, slots: int) -> Profile:

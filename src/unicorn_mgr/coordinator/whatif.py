@@ -103,6 +103,7 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
                 size_after=gets,
                 flops_before=_rate(before[job], had) if job in before else 0.0,
                 flops_after=_rate(after[job], gets) if job in after else 0.0,
+                rated=(after.get(job) or before[job]).rated,
                 standstill_seconds=_standstill(after[job], plan) if job in after else 0.0,
                 reason=plan.reasons.get(job, "it has ended"),
             )

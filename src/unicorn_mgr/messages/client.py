@@ -196,6 +196,7 @@ class PlannedJob:
     flops_after: float = 0.0
     standstill_seconds: float = 0.0
     reason: str = ""
+    rated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from unicorn_mgr.planner.knapsack import Choice, Choices, Knapsack, undominated
 from unicorn_mgr.planner.problem import Demand, Node, Problem, Staircase, domain_of
+from unicorn_mgr.planner.reasons import slots
 
 SHORTFALL = 10.0
 """What a FLOP/s below the needed ones is charged, in FLOP/s."""
@@ -269,5 +270,5 @@ def _why_refused(problem: Problem, demand: Demand, choices: Choices, left: Seque
     least = min(choices, key=lambda c: c.size, default=Choice(demand.size_min, 0.0, tuple(range(len(left)))))
     free = min(left[row] for row in least.rows)
     if least.size > free:
-        return f"waits for {least.size - free} more slots: its minimum is {least.size}, and {free} are left for it"
+        return f"waits for {slots(least.size - free)} more: its minimum is {least.size}, and {free} are left for it"
     return f"waits: none of its sizes is within {demand.size_min} to {demand.size_max - len(demand.barred)}"

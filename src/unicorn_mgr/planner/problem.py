@@ -48,6 +48,9 @@ class Costs:
         return max(self.shrink, self.grow, self.start)
 
 
+NOMINAL_FLOPS = 1e12
+"""Of a slot whose speed nobody has told: such jobs are compared by their weights and slots alone."""
+
 Staircase = tuple[tuple[int, float], ...]
 """(size, aggregate FLOP/s there), sizes rising, only those that are allowed."""
 
@@ -62,6 +65,8 @@ class Demand:
     weight: float = 1.0
     throughput: Mapping[str, Staircase] = field(default_factory=dict)
     """By device type; one that is missing can't run it."""
+    rated: bool = True
+    """False where nobody has told its speed, and `throughput` takes each busy slot for `NOMINAL_FLOPS`."""
     priority: int = 0
     """Who gets its minimum first when not all can; higher is first."""
     replica: int = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from unicorn_mgr.planner.problem import Demand, Place, Plan, Problem
+from unicorn_mgr.planner.reasons import ALL, NO_MORE, SILENT, slots
 
 
 class FirstComeFirstServed:
@@ -33,14 +34,14 @@ class FirstComeFirstServed:
 def _reason(demand: Demand, size: int, free: int) -> str:
     """Why a job has what it has.  Said of the whole plan, so that the same plan has the same reasons."""
     if size >= demand.size_max:
-        return f"{size} slots: all it wants"
+        return ALL
     if not demand.may_grow:
-        return f"{size} slots: it does not grow while a node of it is silent"
+        return SILENT
     if size < demand.size_min:
-        return f"waits for {demand.size_min - size} more slots, {free} are free"
+        return f"waits for {slots(demand.size_min - size)} more, and {free} are free"
     if demand.barred and size >= demand.size_max - len(demand.barred):
-        return f"{size} slots: {len(demand.barred)} of its seats are barred"
-    return f"{size} slots: no more are free"
+        return f"{len(demand.barred)} of its seats are barred"
+    return NO_MORE
 
 
 def _give(demand: Demand, mine: dict[int, Place], free: list[Place]) -> None:

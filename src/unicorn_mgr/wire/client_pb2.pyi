@@ -437,7 +437,7 @@ class WhatIfAnswer(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[PlannedJob, _Mapping]]] = ..., plan: _Optional[_Union[PlanView, _Mapping]] = ...) -> None: ...
 
 class PlannedJob(_message.Message):
-    __slots__ = ("job", "size_before", "size_after", "flops_before", "flops_after", "standstill_seconds", "reason")
+    __slots__ = ("job", "size_before", "size_after", "flops_before", "flops_after", "standstill_seconds", "reason", "rated")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SIZE_BEFORE_FIELD_NUMBER: _ClassVar[int]
     SIZE_AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -445,6 +445,7 @@ class PlannedJob(_message.Message):
     FLOPS_AFTER_FIELD_NUMBER: _ClassVar[int]
     STANDSTILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RATED_FIELD_NUMBER: _ClassVar[int]
     job: str
     size_before: int
     size_after: int
@@ -452,7 +453,8 @@ class PlannedJob(_message.Message):
     flops_after: float
     standstill_seconds: float
     reason: str
-    def __init__(self, job: _Optional[str] = ..., size_before: _Optional[int] = ..., size_after: _Optional[int] = ..., flops_before: _Optional[float] = ..., flops_after: _Optional[float] = ..., standstill_seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    rated: bool
+    def __init__(self, job: _Optional[str] = ..., size_before: _Optional[int] = ..., size_after: _Optional[int] = ..., flops_before: _Optional[float] = ..., flops_after: _Optional[float] = ..., standstill_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., rated: bool = ...) -> None: ...
 
 class IncidentRequest(_message.Message):
     __slots__ = ("id",)

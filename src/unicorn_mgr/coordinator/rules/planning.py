@@ -15,7 +15,7 @@ from dataclasses import replace
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
-from unicorn_mgr.coordinator.throughput import departed, staircases
+from unicorn_mgr.coordinator.throughput import departed, rated, staircases
 from unicorn_mgr.effects.coordinator import Decision, PaceChanged, PlanReady, PlanWanted
 from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem
 
@@ -90,6 +90,7 @@ def demand_of(job: Job, nodes: tuple[Node, ...]) -> Demand:
         domains=job.spec.domains or DOMAINS,
         needed=job.spec.throughput_min,
         throughput=staircases(job, floor or job.spec.size_min, len(places), sorted({n.device for n in nodes})),
+        rated=rated(job.spec),
         seats=job.seats,
         members=sum((w.node, w.slot) in places for w in members),
         hit=bool(job.lost_members()) or any(place not in places for place in job.seats.values()),
