@@ -18,27 +18,38 @@ import pytest
 import torch
 
 import unicorn_mgr
-from unicorn_mgr.cli.demo import JOB, MICRO_BATCHES, SCENES, Demo, training_script
-from unicorn_mgr.cli.demo_proof import Check, Records, cost, counted_once, healed, same_weights
+from unicorn_mgr.cli.demo import JOB, LIGHTER, LIGHTER_SIZE, SCENES, Demo, training_script
+from unicorn_mgr.cli.demo_proof import (
+    Change,
+    Check,
+    Records,
+    changes,
+    cost,
+    counted_once,
+    given_and_got_back,
+    healed,
+    same_weights,
+)
 from unicorn_mgr.cli.main import main
 from unicorn_mgr.messages import EventLine, IncidentStory, IncidentView
 
-NODES = 2
+SIZE = 2
+MICRO_BATCHES = 2 * SIZE
 
 
 @pytest.fixture(scope="module")
 def folder(templates: Path) -> Iterator[Path]:
-    """What a short demo has left: two nodes, one kill, a few steps."""
+    """What a short demo has left: a job of two workers and a lighter one, a lost node, a few steps."""
     with tempfile.TemporaryDirectory(prefix="unicorn-d") as name:
-        short = Demo(training_script(), Path(name), NODES, SCENES[:1], calm_steps=3, templates=templates)
+        short = Demo(training_script(), Path(name), SIZE + LIGHTER_SIZE, SCENES[2:], calm_steps=3, templates=templates)
         assert short.perform(keep=False, live=False), "a check of the demo did not hold"
         yield Path(name)
 
 
 def change(folder: Path, copy: Path, what: str) -> Check:
     """Change the records of a worker that lived from the beginning to the end, in one place; count again."""
-    shutil.copytree(folder / "records", copy)
-    path = copy / "gpt-0.0.jsonl"
+    shutil.copytree(folder / JOB / "records", copy)
+    path = copy / "gpt-1.0.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     at = next(i for i, line in enumerate(lines) if "micro_batch" in line and line["step"] == 1)
     match what:
@@ -51,18 +62,21 @@ def change(folder: Path, copy: Path, what: str) -> Check:
         case "go on":
             lines.insert(at, {**lines[at], "step": 10_000})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    steps = Records(folder / "records").read().newest_step + 1
+    steps = Records(folder / JOB / "records").read().newest_step + 1
     return counted_once(Records(copy).read(), steps, MICRO_BATCHES)
 
 
 def test_a_short_demo_holds_what_it_promises(folder: Path) -> None:
-    records = Records(folder / "records").read()
-    assert counted_once(records, records.newest_step + 1, MICRO_BATCHES).holds
-    assert sorted(p.name for p in (folder / "weights").iterdir()) == ["gpt-0.0.pt", "gpt-1.1.pt"]
+    for job, micro_batches in ((JOB, MICRO_BATCHES), (LIGHTER, 2 * LIGHTER_SIZE)):
+        records = Records(folder / job / "records").read()
+        assert counted_once(records, records.newest_step + 1, micro_batches).holds
+    assert sorted(p.name for p in (folder / JOB / "weights").iterdir()) == ["gpt-0.1.pt", "gpt-1.0.pt"]
+    assert len(list((folder / LIGHTER / "weights").iterdir())) == LIGHTER_SIZE, "who has left saves nothing"
     (incident,) = json.loads((folder / "incidents.json").read_text())
-    assert incident["cause"] == "process_killed"
-    assert incident["worker"] == "gpt/1.0"
-    assert 'unicorn_incidents_total{cause="process_killed",severity="SEV2"} 1.0' in (folder / "metrics.txt").read_text()
+    assert incident["cause"] == "lost_connection"
+    assert (
+        'unicorn_incidents_total{cause="lost_connection",severity="SEV1"} 1.0' in (folder / "metrics.txt").read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +84,7 @@ def test_a_short_demo_holds_what_it_promises(folder: Path) -> None:
     [
         ("nothing", ""),
         ("forget", "of step 1 was never computed"),
-        ("repeat", "of step 1 was counted by each of gpt/0.0, gpt/0.0"),
+        ("repeat", "of step 1 was counted by each of gpt/1.0, gpt/1.0"),
         ("do another's", "of step 1 was counted by each of gpt/"),
         ("go on", "of step 10000 was computed, and there is none"),
     ],
@@ -107,8 +121,8 @@ def test_half_a_line_of_a_killed_worker_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_changed_weight_is_noticed(folder: Path, tmp_path: Path) -> None:
-    reference, found = folder / "undisturbed" / "alone.pt", tmp_path / "gpt-0.0.pt"
-    weights = torch.load(folder / "weights" / "gpt-0.0.pt", weights_only=True)
+    reference, found = folder / JOB / "undisturbed" / "alone.pt", tmp_path / "gpt-1.0.pt"
+    weights = torch.load(folder / JOB / "weights" / "gpt-1.0.pt", weights_only=True)
     weights["norm.weight"][3] += 2e-12
     torch.save(weights, found)
     check = same_weights(training_script(), reference, [found], 1)
@@ -117,7 +131,8 @@ def test_a_changed_weight_is_noticed(folder: Path, tmp_path: Path) -> None:
 
 
 def test_weights_that_are_no_numbers_or_not_there_are_noticed(folder: Path, tmp_path: Path) -> None:
-    reference, good, found = folder / "undisturbed" / "alone.pt", folder / "weights" / "gpt-0.0.pt", tmp_path / "nan.pt"
+    reference, found = folder / JOB / "undisturbed" / "alone.pt", tmp_path / "nan.pt"
+    good = folder / JOB / "weights" / "gpt-1.0.pt"
     weights = torch.load(good, weights_only=True)
     weights["norm.weight"][3] = float("nan")
     torch.save(weights, found)
@@ -147,6 +162,25 @@ def test_incidents_are_compared_with_what_was_done(incidents: list[IncidentView]
     assert told in check.text
 
 
+def assigned(job: str, slots: int, reason: str) -> EventLine:
+    seats = {str(seat): [f"node-{seat}", 0] for seat in range(slots)}
+    return EventLine(0, 100.0, "SlotsAssigned", "", json.dumps({"job": job, "seats": seats, "reason": reason}))
+
+
+def test_changes_are_those_of_the_number_of_slots() -> None:
+    lines = [assigned(JOB, 3, "all it wants"), assigned(JOB, 3, "other words"), assigned(JOB, 2, "has lost 1 slot")]
+    assert changes(lines) == [Change(100.0, JOB, 0, 3, "all it wants"), Change(100.0, JOB, 3, 2, "has lost 1 slot")]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "holds"),
+    [((2, 1, 2), True), ((2, 1), False), ((2,), False), ((2, 0, 2), False), ((2, 1, 2, 1, 2), False), ((), False)],
+)
+def test_a_slot_must_be_given_and_come_back(sizes: tuple[int, ...], holds: bool) -> None:
+    lines = [assigned(LIGHTER, size, f"gives 1 slot to {JOB}") for size in sizes]
+    assert given_and_got_back(changes(lines), LIGHTER, JOB).holds == holds
+
+
 def test_seconds_count_from_the_last_sign_of_life() -> None:
     seconds = {"detect": 0.5, "total": 2.0, "resize": 3.0}
     incident = dataclasses.replace(KILLED, closed_at=104.5, seconds=seconds)
@@ -170,7 +204,7 @@ def told_by_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 def test_bad_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert told_by_main(monkeypatch, capsys, "--nodes", "2") == "unicorn: nodes: 2: want 3 to 16\n"
+    assert told_by_main(monkeypatch, capsys, "--nodes", "4") == "unicorn: nodes: 4: want 5 to 16\n"
     (tmp_path / "old").touch()
     told = told_by_main(monkeypatch, capsys, "--data", str(tmp_path))
     assert told == f"unicorn: data: {tmp_path}: it is not an empty directory; choose another\n"
@@ -196,13 +230,13 @@ def of_this_demo(folder: Path) -> list[str]:
 def test_ctrl_c_leaves_nothing_behind() -> None:
     """In the middle of it all: coordinator, agents and workers are gone; templates end by themselves."""
     with tempfile.TemporaryDirectory(prefix="unicorn-d") as name:
-        command = [sys.executable, "-m", "unicorn_mgr.cli", "demo", "--nodes", "3", "--data", name]
+        command = [sys.executable, "-m", "unicorn_mgr.cli", "demo", "--data", name]
         demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert demo.stdout is not None
         for line in demo.stdout:
             if "kill -9 of gpt/1.0" in line:
                 break
-        assert len(of_this_demo(Path(name))) >= 1 + 3 + 3
+        assert len(of_this_demo(Path(name))) >= 1 + 5 + 5
         demo.send_signal(signal.SIGINT)
         told, _ = demo.communicate()
         assert demo.returncode == 130, told

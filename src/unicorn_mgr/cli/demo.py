@@ -1,9 +1,8 @@
-"""`unicorn demo`: a cluster on this machine trains a GPT, three things break, and nothing is lost."""
+"""`unicorn demo`: two jobs share a cluster on this machine, three things break, and nothing is lost."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import json
 import os
@@ -15,8 +14,8 @@ import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -26,7 +25,18 @@ from unicorn_mgr import messages
 from unicorn_mgr.cli import demo_view
 from unicorn_mgr.cli.archive import pack
 from unicorn_mgr.cli.common import EXIT_INTERRUPTED, Client, Problem, interrupted_by
-from unicorn_mgr.cli.demo_proof import Check, Cost, Records, cost, counted_once, healed, same_weights
+from unicorn_mgr.cli.demo_proof import (
+    Change,
+    Check,
+    Cost,
+    Records,
+    changes,
+    cost,
+    counted_once,
+    given_and_got_back,
+    healed,
+    same_weights,
+)
 from unicorn_mgr.cli.demo_view import View
 from unicorn_mgr.cli.local import LocalCluster, running
 from unicorn_mgr.cli.run import passed_environment, submit
@@ -34,8 +44,9 @@ from unicorn_mgr.cli.shapes import of_incident
 from unicorn_mgr.model import Drill, JobSpec
 
 JOB = "gpt"
+LIGHTER = "tiny"
+LIGHTER_SIZE = 2
 LOSE_NODE = "lose-node"
-MICRO_BATCHES = 8
 STEPS_MAX = 4000
 """More than there is time for: the job is asked to stop when everything has healed."""
 CALM_STEPS = 20
@@ -45,10 +56,37 @@ PATH_CHARACTERS_MAX = 70
 PATIENCE_SECONDS = 90.0
 """Nothing that is waited for takes longer, even on a busy machine."""
 
-TRAINING = (
-    *("--layers", "2", "--width", "64", "--context", "64", "--batch-size", "2", "--dtype", "float64"),
-    *("--micro-batches", str(MICRO_BATCHES), "--learning-rate", "0.003"),
-)
+SHAPES = {
+    JOB: ("--layers", "2", "--width", "64", "--context", "64", "--batch-size", "2"),
+    LIGHTER: ("--layers", "1", "--width", "32", "--context", "64", "--batch-size", "4"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One of the jobs."""
+
+    name: str
+    weight: float
+    size: int
+    """Slots that it can use."""
+    folder: Path
+    records: Records
+
+    @classmethod
+    def of(cls, name: str, weight: float, size: int, folder: Path) -> Training:
+        """In a folder of its own."""
+        return cls(name, weight, size, folder / name, Records(folder / name / "records"))
+
+    @property
+    def micro_batches(self) -> int:
+        """In a step: so many that each slot makes it shorter."""
+        return 2 * self.size
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of the script, wherever it runs."""
+        return (*SHAPES[self.name], *("--micro-batches", str(self.micro_batches), "--dtype", "float64"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +112,17 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def demo(
         keep: bool = typer.Option(False, "--keep", help="Leave the cluster up at the end, until Ctrl-C."),
-        nodes: int = typer.Option(4, "--nodes", help="How many agents, each with one slot."),
+        nodes: int = typer.Option(5, "--nodes", help="How many agents, each with one slot."),
         no_live: bool = typer.Option(False, "--no-live", help="Plain lines instead of a live picture."),
         data: Path | None = typer.Option(None, "--data", metavar="DIR", help="Where logs, records and weights go."),
     ) -> None:
-        """Train a GPT on a cluster here while a worker is killed, one hangs and a node is lost.
+        """Train two models on a cluster here while a worker is killed, one hangs and a node is lost.
 
-        Takes about a minute, and ends with what the faults cost and the proof that nothing was lost.
+        Takes about a minute, and ends with what the faults cost, who gave slots to whom, and the proof
+        that nothing was lost.
         """
-        if not 3 <= nodes <= 16:
-            raise Problem(f"nodes: {nodes}: want 3 to 16")
+        if not 5 <= nodes <= 16:
+            raise Problem(f"nodes: {nodes}: want 5 to 16")
         script = training_script()
         if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
             raise Problem(f"data: {data}: it is not an empty directory; choose another")
@@ -111,7 +150,7 @@ def training_script() -> Path:
 
 
 class Demo:
-    """A cluster, a job, scenes, and the proof."""
+    """A cluster, two jobs, scenes, and the proof."""
 
     def __init__(
         self,
@@ -128,7 +167,9 @@ class Demo:
         self._scenes = scenes
         self._calm_steps = calm_steps
         self._templates = templates or folder / "templates"
-        self._records = Records(folder / "records")
+        self._heavier = Training.of(JOB, 2.0, nodes - LIGHTER_SIZE, folder)
+        self._lighter = Training.of(LIGHTER, 1.0, LIGHTER_SIZE, folder)
+        self._trainings = (self._heavier, self._lighter)
         self._told: dict[str, str] = {}
         """What the notes have said of incidents and nodes."""
         self._victims: dict[str, str] = {}
@@ -149,13 +190,13 @@ class Demo:
                     running(self.folder, self._nodes, 1, "127.0.0.1:0", templates=self._templates)
                 )
                 cluster = self._train()
-                costs = self._costs(cluster)
+                costs, moves = self._costs(cluster), self._moves()
                 self._keep_what_is_known(cluster)
                 if not keep:
                     stack.close()
-                reference = self._undisturbed()
-            checks = self._checks(cluster, reference)
-            self._report(costs, checks)
+                self._undisturbed()
+            checks = self._checks(cluster, moves)
+            self._report(costs, moves, checks)
             if keep:
                 self._stay(view)
         return all(check.holds for check in checks)
@@ -165,44 +206,50 @@ class Demo:
     def _train(self) -> messages.ClusterView:
         self._client = Client(self._local.address, None)
         self._until("all nodes are up", lambda c: len(c.nodes) == self._nodes)
-        self._submit()
-        self._view.note(f"job {JOB}: a GPT in float64 on {self._nodes} workers, {MICRO_BATCHES} micro-batches a step")
+        for training in self._trainings:
+            self._submit(training)
         for scene in self._scenes:
-            self._until_calm("the job trains on all nodes", self._nodes)
+            self._until_calm("all slots train")
             self._play(scene)
             if scene.drill.fault == LOSE_NODE:
-                self._until_calm("the job trains on the nodes that are left", self._nodes - 1)
+                self._until_calm(f"{LIGHTER} has given a slot to {JOB}", given=1)
                 self._return_nodes()
-        self._until_calm("the job trains on all nodes again", self._nodes)
-        self._view.note("all has healed: the job is asked to stop")
-        (self.folder / "stop").touch()
-        cluster = self._until("the job has ended", lambda c: c.jobs[0].state == "ended")
-        job = cluster.jobs[0]
-        if job.exit_code:
-            raise Problem(f"demo: the job ended with {job.exit_code}: {job.reason}; logs in {self.folder}", 1)
-        self._view.note(f"the job has ended after step {self._records.read().newest_step}, its last on all workers")
+        self._until_calm("all slots train again")
+        self._view.note("all has healed: the jobs are asked to stop")
+        for training in self._trainings:
+            (training.folder / "stop").touch()
+        cluster = self._until("the jobs have ended", lambda c: all(j.state == "ended" for j in c.jobs))
+        for training in self._trainings:
+            step = training.records.read().newest_step
+            self._view.note(f"{training.name} has ended after step {step}, its last on all workers")
         return cluster
 
-    def _submit(self) -> None:
+    def _submit(self, training: Training) -> None:
         digest, archive = pack(self._script.parent)
         folders = {"--out": "weights", "--records": "records", "--stop-file": "stop"}
-        options = [x for name, folder in folders.items() for x in (name, str(self.folder / folder))]
+        options = [x for name, folder in folders.items() for x in (name, str(training.folder / folder))]
         spec = JobSpec(
-            name=JOB,
-            command=(sys.executable, self._script.name, "--steps", str(STEPS_MAX), *TRAINING, *options),
+            name=training.name,
+            command=(sys.executable, self._script.name, "--steps", str(STEPS_MAX), *training.options, *options),
             environment={**passed_environment(os.environ, []), "OMP_NUM_THREADS": "1"},
             directory=str(self._script.parent),
             snapshot=digest,
             size_min=1,
-            size_max=self._nodes,
+            size_max=training.size,
+            weight=training.weight,
         )
         submit(self._client, spec, archive)
+        self._view.note(
+            f"job {training.name}, weight {training.weight:g}: a GPT in float64 on 1 to {training.size} slots, "
+            f"{training.micro_batches} micro-batches a step"
+        )
 
     def _play(self, scene: Scene) -> None:
         before = self._client.look()
-        worker = next(w for w in before.jobs[0].workers if w.worker.startswith(f"{JOB}/{scene.seat}."))
+        job = next(j for j in before.jobs if j.job == JOB)
+        worker = next(w for w in job.workers if w.worker.startswith(f"{JOB}/{scene.seat}."))
         self._view.note(scene.text.format(worker=worker.worker, node=worker.node), "yellow")
-        drill = scene.drill if scene.drill.step < 0 else dataclasses.replace(scene.drill, step=before.jobs[0].step + 3)
+        drill = scene.drill if scene.drill.step < 0 else replace(scene.drill, step=job.step + 3)
         inject = messages.Inject(JOB, scene.seat, drill)
         self._client.call("Command", messages.OperatorCommand(uuid.uuid4().hex, inject), messages.CommandDone)
         known = {i.id for i in before.incidents}
@@ -220,36 +267,46 @@ class Demo:
         for agent in self._local.agents:
             agent.due = 0.0
 
-    def _until_calm(self, what: str, size: int) -> None:
-        """Until a job of that size has made some steps in one epoch."""
+    def _until_calm(self, what: str, given: int = 0) -> None:
+        """Until both have made some steps in one epoch, the lighter one with so many slots less."""
         since: dict[object, int] = {}
+        sizes = {JOB: self._heavier.size, LIGHTER: self._lighter.size - given}
 
-        def calm(cluster: messages.ClusterView) -> bool:
-            job = cluster.jobs[0]
-            if job.state != "running" or job.size != size:
+        def calm(job: messages.JobView) -> bool:
+            if job.state != "running" or job.size != sizes[job.job]:
                 return False
-            return job.step >= since.setdefault(job.epoch, job.step) + self._calm_steps
+            return job.step >= since.setdefault((job.job, job.epoch), job.step) + self._calm_steps
 
-        self._until(what, calm)
+        def all_calm(cluster: messages.ClusterView) -> bool:
+            return [calm(j) for j in cluster.jobs] == [True] * len(self._trainings)
+
+        self._until(what, all_calm)
 
     def _until(self, what: str, holds: Callable[[messages.ClusterView], bool]) -> messages.ClusterView:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             self._local.tend()
             cluster = self._client.look()
-            self._view.show(cluster, self._records.read())
+            self._view.show(cluster, {t.name: t.records.read() for t in self._trainings})
             self._tell_news(cluster)
+            for job in (j for j in cluster.jobs if j.state == "ended" and (j.exit_code or not self._stopping(j.job))):
+                text = f"{job.job} ended with {job.exit_code}: {job.reason}"
+                raise Problem(f"demo: {text}; logs in {self.folder}", 1)
             if holds(cluster):
                 return cluster
-            job = cluster.jobs[0] if cluster.jobs else None
-            if job is not None and job.state == "ended":
-                raise Problem(f"demo: the job ended with {job.exit_code}: {job.reason}; logs in {self.folder}", 1)
             if time.monotonic() > deadline:
                 raise Problem(f"demo: waited {PATIENCE_SECONDS:.0f} s until {what}; logs in {self.folder}", 1)
             time.sleep(LOOK_SECONDS)
 
+    def _stopping(self, job: str) -> bool:
+        return (self.folder / job / "stop").exists()
+
     def _tell_news(self, cluster: messages.ClusterView) -> None:
-        """Incidents as they are detected and healed, and nodes as they come and go."""
+        """Incidents as they are detected and healed, nodes as they come and go, slots as they are given."""
+        for job in cluster.jobs:
+            # With a colon: what has changed, and what that is worth.
+            if job.state != "ended" and ":" in job.reason and self._is_news(f"slots of {job.job}", job.reason):
+                self._view.note(f"plan: {job.job} {job.reason}", "cyan")
         for incident in cluster.incidents:
             who = incident.worker or incident.node
             sign = "it is " if f"cause of {incident.id}" in self._told else ""
@@ -274,8 +331,11 @@ class Demo:
         for incident in cluster.incidents:
             story = self._client.call("FindIncident", messages.IncidentRequest(incident.id), messages.IncidentStory)
             victim = self._victims.get(incident.id, incident.worker)
-            found.append(cost(story, self._records.last_at.get(victim, incident.opened_at)))
+            found.append(cost(story, self._heavier.records.last_at.get(victim, incident.opened_at)))
         return found
+
+    def _moves(self) -> list[Change]:
+        return changes(self._client.follow("FollowEvents", messages.FollowEventsRequest(), messages.EventLine))
 
     def _keep_what_is_known(self, cluster: messages.ClusterView) -> None:
         """Incidents and metrics outlive the cluster."""
@@ -284,47 +344,63 @@ class Demo:
         with urllib.request.urlopen(f"http://{self._local.metrics}/metrics", timeout=10) as page:
             (self.folder / "metrics.txt").write_bytes(page.read())
 
-    def _undisturbed(self) -> Path:
-        """The same training to the same step, alone; returns the folder of its weights."""
-        steps = self._records.newest_step + 1
-        out, records = self.folder / "undisturbed", Records(self.folder / "undisturbed" / "records")
-        self._view.note(f"for comparison: the same {steps} steps in one process, undisturbed")
-        options = ["--steps", str(steps), "--decay-steps", str(STEPS_MAX), "--out", str(out)]
-        command = [sys.executable, str(self._script), *TRAINING, *options, "--records", str(records.folder)]
+    def _undisturbed(self) -> None:
+        """The same trainings to the same steps, each alone in one process."""
+        steps = sum(t.records.newest_step + 1 for t in self._trainings)
+        self._view.note("for comparison: the same steps of both, each in one process, undisturbed")
+        with contextlib.ExitStack() as stack:
+            processes = [stack.enter_context(self._alone(t)) for t in self._trainings]
+            records = [Records(t.folder / "undisturbed" / "records") for t in self._trainings]
+            while any(process.poll() is None for process in processes):
+                self._view.advance("undisturbed", sum(r.read().newest_step + 1 for r in records), steps)
+                time.sleep(LOOK_SECONDS)
+        for training, process in zip(self._trainings, processes, strict=True):
+            if process.returncode:
+                log = training.folder / "undisturbed" / "log"
+                raise Problem(f"demo: the undisturbed run ended with {process.returncode}; see {log}", 1)
+
+    @contextlib.contextmanager
+    def _alone(self, training: Training) -> Iterator[subprocess.Popen[bytes]]:
+        out = training.folder / "undisturbed"
+        steps = ["--steps", str(training.records.newest_step + 1), "--decay-steps", str(STEPS_MAX)]
+        folders = ["--out", str(out), "--records", str(out / "records")]
+        command = [sys.executable, str(self._script), *training.options, *steps, *folders]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("UNICORN_")} | {"OMP_NUM_THREADS": "1"}
         out.mkdir(parents=True)
         with (out / "log").open("wb") as log:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            while process.poll() is None:
-                self._view.advance("undisturbed", records.read().newest_step + 1, steps)
-                time.sleep(LOOK_SECONDS)
+            yield process
         finally:
             process.kill()
             process.wait()
-        if process.returncode:
-            raise Problem(f"demo: the undisturbed run ended with {process.returncode}; see {out / 'log'}", 1)
-        return out
 
-    def _checks(self, cluster: messages.ClusterView, reference: Path) -> list[Check]:
-        records = self._records.read()
-        weights = sorted((self.folder / "weights").glob("*.pt"))
-        return [
-            healed(list(cluster.incidents), [scene.cause for scene in self._scenes]),
-            counted_once(records, records.newest_step + 1, MICRO_BATCHES),
-            same_weights(self._script, reference / "alone.pt", weights, self._nodes),
-        ]
+    def _checks(self, cluster: messages.ClusterView, moves: list[Change]) -> list[Check]:
+        found = [healed(list(cluster.incidents), [scene.cause for scene in self._scenes])]
+        if any(scene.drill.fault == LOSE_NODE for scene in self._scenes):
+            found.append(given_and_got_back(moves, LIGHTER, JOB))
+        for training in self._trainings:
+            records = training.records.read()
+            weights = sorted((training.folder / "weights").glob("*.pt"))
+            reference = training.folder / "undisturbed" / "alone.pt"
+            own = (
+                counted_once(records, records.newest_step + 1, training.micro_batches),
+                same_weights(self._script, reference, weights, training.size),
+            )
+            found += [replace(check, text=f"{training.name}: {check.text}") for check in own]
+        return found
 
-    def _report(self, costs: list[Cost], checks: list[Check]) -> None:
+    def _report(self, costs: list[Cost], moves: list[Change], checks: list[Check]) -> None:
         console = self._view.console
-        demo_view.summary(console, costs, self._records)
+        demo_view.summary(console, costs, self._heavier.records)
+        demo_view.shared(console, moves)
         demo_view.checked(console, checks)
         console.print(f"\nEverything is kept in {self.folder}")
         for where, what in (
-            (f"node-*/logs/{JOB}/*.log", "output of the workers"),
+            ("node-*/logs/*/*.log", "output of the workers"),
             ("*.log", "of the coordinator and the agents"),
-            ("records/*.jsonl", "what each worker has computed and applied"),
-            ("weights/*.pt", "at the end, and in undisturbed/ those to compare with"),
+            ("*/records/*.jsonl", "what each worker has computed and applied"),
+            ("*/weights/*.pt", "at the end, and in */undisturbed/ those to compare with"),
             ("incidents.json", "as unicorn incidents --json tells them"),
             ("metrics.txt", "as Prometheus read them at the end"),
         ):
@@ -337,6 +413,7 @@ class Demo:
             "\nThe cluster is up until Ctrl-C.  In another terminal:\n"
             f"  export UNICORN_COORDINATOR={self._local.address}\n"
             "  unicorn incidents\n"
+            "  unicorn plan\n"
             "  unicorn nodes\n"
             f"  unicorn run --name mine --max {self._nodes} --workdir {folder} -- {sys.executable} train.py\n"
             "  unicorn inject --job mine --worker 1 --fault kill\n"

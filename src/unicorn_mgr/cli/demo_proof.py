@@ -11,13 +11,13 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from unicorn_mgr.cli.common import Problem
-from unicorn_mgr.messages import IncidentStory, IncidentView
+from unicorn_mgr.messages import EventLine, IncidentStory, IncidentView
 
 TOLERANCE = 1e-12
 """Largest difference from the undisturbed run, in float64.  Sums in another order differ by rounding."""
@@ -50,6 +50,11 @@ class Records:
     def newest_step(self) -> int:
         """The last step that somebody has applied, -1 before the first."""
         return max(self.losses, default=-1)
+
+    @property
+    def newest_loss(self) -> float:
+        """That of the newest step."""
+        return self.losses[self.newest_step]
 
     def _new_lines(self, path: Path) -> list[bytes]:
         with path.open("rb") as file:
@@ -107,6 +112,32 @@ def cost(story: IncidentStory, struck_at: float) -> Cost:
         stepped,
         incident.closed_at - struck_at if incident.closed_at else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The planner has given a job another number of slots."""
+
+    at: float
+    """Seconds since 1970."""
+    job: str
+    before: int
+    after: int
+    reason: str
+
+
+def changes(lines: Iterable[EventLine]) -> list[Change]:
+    """From the coordinator's journal."""
+    found: list[Change] = []
+    sizes: dict[str, int] = {}
+    for line in lines:
+        if line.kind == "SlotsAssigned":
+            fact = json.loads(line.json)
+            before, after = sizes.get(fact["job"], 0), len(fact["seats"])
+            sizes[fact["job"]] = after
+            if before != after:
+                found.append(Change(line.at, fact["job"], before, after, fact["reason"]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +210,15 @@ def healed(incidents: list[IncidentView], causes: list[str]) -> Check:
         if wrong:
             return Check("incidents", False, text)
     return Check("incidents", True, f"{len(incidents)} for {len(causes)} faults, all healed; no step was lost")
+
+
+def given_and_got_back(moves: list[Change], giver: str, taker: str) -> Check:
+    """While a node was lost a slot went from one job to the other, and came back with the node."""
+    mine = [m for m in moves if m.job == giver]
+    gave = [m for m in mine if m.after < m.before]
+    whole = bool(mine) and mine[-1].after == mine[0].after
+    holds = len(gave) == 1 and gave[0].before - gave[0].after == 1 and taker in gave[0].reason and whole
+    if holds:
+        return Check("slots", True, f"{giver} gave 1 to {taker} when the node was lost, and has it back")
+    told = ", ".join(f"{m.job} {m.before} to {m.after}" for m in moves)
+    return Check("slots", False, f"{giver} did not give 1 to {taker} and get it back: {told}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from itertools import pairwise
 from types import TracebackType
 from typing import Self
@@ -15,7 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from unicorn_mgr.cli.demo_proof import Check, Cost, Records
+from unicorn_mgr.cli.demo_proof import Change, Check, Cost, Records
+from unicorn_mgr.cli.show import count
 from unicorn_mgr.messages import ClusterView, IncidentView, JobView
 
 LOSSES_SHOWN = 48
@@ -55,14 +57,19 @@ class View:
         """One line that stays."""
         self.console.print(Text.assemble((f"{self.seconds:6.1f} s  ", "dim"), (text, style)))
 
-    def show(self, cluster: ClusterView, records: Records) -> None:
-        """Everything at this moment."""
+    def show(self, cluster: ClusterView, records: Mapping[str, Records]) -> None:
+        """Everything at this moment, with the records of each job."""
         if self._live is not None:
             self._live.update(_picture(cluster, records, self.seconds), refresh=True)
-        elif records.newest_step >= self._next_step and cluster.jobs and cluster.jobs[0].size:
-            step = records.newest_step
-            self._next_step = step // PLAIN_STEPS * PLAIN_STEPS + PLAIN_STEPS
-            self.note(f"step {step}, loss {records.losses[step]:.3f}, {cluster.jobs[0].size} workers", "dim")
+            return
+        running = [(j, records[j.job]) for j in cluster.jobs if j.size and records[j.job].losses]
+        if running and running[0][1].newest_step >= self._next_step:
+            self._next_step = running[0][1].newest_step // PLAIN_STEPS * PLAIN_STEPS + PLAIN_STEPS
+            told = [
+                f"{j.job}: step {r.newest_step}, loss {r.newest_loss:.3f}, {count(j.size, 'worker')}"
+                for j, r in running
+            ]
+            self.note("; ".join(told), "dim")
 
     def advance(self, text: str, done: int, total: int) -> None:
         """Something without a cluster takes its time."""
@@ -72,9 +79,9 @@ class View:
             self._live.update(line, refresh=True)
 
 
-def _picture(cluster: ClusterView, records: Records, seconds: float) -> RenderableType:
+def _picture(cluster: ClusterView, records: Mapping[str, Records], seconds: float) -> RenderableType:
     parts: list[RenderableType] = [_nodes(cluster)]
-    parts += [_job(job, records) for job in cluster.jobs]
+    parts += [_job(job, records[job.job]) for job in cluster.jobs]
     if cluster.incidents:
         parts += ["", _incidents(cluster.incidents)]
     return Panel(Group(*parts), title="unicorn demo", subtitle=f"{seconds:.0f} s", border_style="magenta")
@@ -158,6 +165,24 @@ def summary(console: Console, costs: list[Cost], records: Records) -> None:
         "all had finished the step that was hit, each slot there was had its worker.\n"
         "Redone: micro-batches of that step that survivors had to compute in its place;\n"
         f"{records.again} of these {redone} the victims had computed before.\n",
+        style="dim",
+    )
+
+
+def shared(console: Console, moves: list[Change]) -> None:
+    """The second table: who gave, who got, and what it was worth."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("after", justify="right")
+    for name in ("job", "slots", "why"):
+        table.add_column(name)
+    for move in moves:
+        after = f"{move.at - moves[0].at:.1f} s"
+        table.add_row(after, move.job, f"{move.before} to {move.after}", move.reason)
+    console.print("Who gave, who got, and what it was worth", style="bold")
+    console.print(table)
+    console.print(
+        "A weighted slot is what one slot does in a job of weight 1; nobody has told\n"
+        "the planner how fast these jobs are.\n",
         style="dim",
     )
 

@@ -18,6 +18,7 @@ from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
 from unicorn_mgr.coordinator.throughput import departed, rated, staircases
 from unicorn_mgr.effects.coordinator import Decision, PaceChanged, PlanReady, PlanWanted
 from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem
+from unicorn_mgr.planner.reasons import slots
 
 DOMAINS = 2
 """Failure domains that a job is spread over if it does not say: the loss of one leaves a copy of its state."""
@@ -147,7 +148,9 @@ def current(c: Context, problem: Problem) -> Plan:
         return Plan(planning.plan.seats, planning.plan.reasons)
     usable = {(n.name, s) for n in problem.nodes for s in n.slots}
     kept = {d.job: {s: p for s, p in sorted(d.seats.items()) if p in usable} for d in problem.demands}
-    return Plan(kept, {d.job: c.state.jobs[d.job].seats_reason for d in problem.demands})
+    lost = {d.job: len(d.seats) - len(kept[d.job]) for d in problem.demands}
+    had = {d.job: c.state.jobs[d.job].seats_reason for d in problem.demands}
+    return Plan(kept, {job: f"has lost {slots(lost[job])}" if lost[job] else why for job, why in had.items()})
 
 
 def _fits(problem: Problem, plan: PlanReady) -> bool:
