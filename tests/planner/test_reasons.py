@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unicorn_mgr.cli.plan import certificate, change_of_waf
-from unicorn_mgr.messages import PlannedJob, PlanView
+from unicorn_mgr.cli.plan import certificate, change_of_waf, nodes_of
+from unicorn_mgr.messages import JobView, PlannedJob, PlanView, WorkerView
 from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.problem import NOMINAL_FLOPS, Demand, Node, Place, Problem
 from unicorn_mgr.planner.reasons import worth
@@ -73,7 +73,7 @@ def test_what_it_does_to_the_cluster() -> None:
     [
         (
             PlanView(7, proven=True, rung="ilp", solver="bounds", seconds=0.001),
-            "plan 7 was found without a solver, proven best, in 0.001 s",
+            "plan 7 was found by bounds alone, proven best, in 0.001 s",
         ),
         (
             PlanView(7, proven=True, rung="ilp", solver="cbc", seconds=0.02),
@@ -88,3 +88,11 @@ def test_what_it_does_to_the_cluster() -> None:
 )
 def test_certificates_in_words(made: PlanView, words: str) -> None:
     assert certificate(made) == words
+
+
+def test_where_a_job_is() -> None:
+    workers = [WorkerView(f"gpt/{i}.0", f"node-{i // 2}", i % 2, "member") for i in range(11)]
+    assert nodes_of(JobView("gpt", workers=tuple(workers[:3]))) == "node-0 x2, node-1"
+    assert nodes_of(JobView("gpt", workers=tuple(workers))) == "node-0 x2, node-1 x2, node-2 x2, node-3 x2 and 2 more"
+    leaving = WorkerView("gpt/0.0", "node-0", 0, "leaving")
+    assert nodes_of(JobView("gpt", workers=(leaving, workers[2]))) == "node-1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from unicorn_mgr.cli import shapes
 from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
 from unicorn_mgr.cli.jobfile import read_job
 from unicorn_mgr.cli.show import one_line, say, show_json, show_table
-from unicorn_mgr.messages import ClusterView, PlannedJob, PlanView, WhatIfAnswer, WhatIfRequest
+from unicorn_mgr.messages import ClusterView, JobView, PlannedJob, PlanView, WhatIfAnswer, WhatIfRequest
 from unicorn_mgr.planner.reasons import worth
 
-COLUMNS = ("JOB", "STATE", ">WEIGHT", ">SLOTS", "?>MIN", "?>MAX", "REASON")
+COLUMNS = ("JOB", "STATE", ">WEIGHT", ">SLOTS", "?>MIN", "?>MAX", "?ON", "REASON")
 WHAT_IF_COLUMNS = ("JOB", ">NOW", ">THEN", ">WORTH NOW", ">WORTH THEN", "?>STANDSTILL", "REASON")
+
+NODES_SHOWN = 4
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +64,16 @@ def _asked(changes: Sequence[str]) -> WhatIfRequest:
 def _show(view: ClusterView) -> None:
     jobs = [j for j in view.jobs if j.state != "ended"]
     rows = [
-        (j.job, j.state, f"{j.weight:g}", str(j.size_wanted), str(j.size_min), str(j.size_max), one_line(j.reason))
+        (
+            j.job,
+            j.state,
+            f"{j.weight:g}",
+            str(j.size_wanted),
+            str(j.size_min),
+            str(j.size_max),
+            nodes_of(j),
+            one_line(j.reason),
+        )
         for j in jobs
     ]
     show_table(COLUMNS, rows, "no jobs; see `unicorn run --help`")
@@ -70,13 +82,21 @@ def _show(view: ClusterView) -> None:
         say(certificate(view.plan))
 
 
+def nodes_of(job: JobView) -> str:
+    """Where its workers are, with how many there, as far as there is room."""
+    workers = Counter(w.node for w in job.workers if w.state != "leaving")
+    told = [node if number == 1 else f"{node} x{number}" for node, number in sorted(workers.items())]
+    more = len(told) - NODES_SHOWN
+    return ", ".join(told[:NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def certificate(plan: PlanView) -> str:
     """How good a plan is, in a sentence."""
     took = f"plan {plan.number}" if plan.number else "this plan"
     if plan.rung == "shrink":
         return f"{took}: the solver failed, so who was hit shrinks and free slots are given in turn ({plan.note})"
-    by = "without a solver" if plan.solver == "bounds" else f"by {plan.solver}"
-    how = {"table": "was foreseen", "ilp": f"was found {by}", "greedy": "is the best that was found in time"}
+    by = {"bounds": "bounds alone", "core": "a dynamic programme"}.get(plan.solver, plan.solver)
+    how = {"table": "was foreseen", "ilp": f"was found by {by}", "greedy": "is the best that was found in time"}
     said = f"{took} {how.get(plan.rung, 'is by the policy in use')}"
     if plan.proven:
         return f"{said}, proven best, in {plan.seconds:.3f} s"

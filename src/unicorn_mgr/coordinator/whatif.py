@@ -39,19 +39,20 @@ def what_if(state: ClusterState, settings: Settings, asked: WhatIfRequest) -> tu
 
 def imagined(state: ClusterState, problem: Problem, changes: Sequence[str]) -> Problem:
     """The problem once all that has happened.  Raises `Rejected`."""
-    for change in changes:
-        text = " ".join(change.split())
+    texts = [" ".join(change.split()) for change in changes]
+    # New slots first: what a job may become there depends on how many there are.
+    for text in sorted(texts, key=lambda t: not t.startswith("add ")):
         if found := _LOSE.fullmatch(text):
             problem = _without(problem, found[1])
         elif found := _ADD.fullmatch(text):
-            problem = _with_slots(problem, int(found[1]))
+            problem = _with_slots(state, problem, int(found[1]))
         elif found := _END.fullmatch(text):
             gone = _demand(problem, found[1])
             problem = replace(problem, demands=tuple(d for d in problem.demands if d is not gone))
         elif found := _JOB.fullmatch(text):
             problem = _with_wish(state, problem, found[1], found[2], found[3])
         else:
-            raise Rejected(Mistake("what-if", change, f"want {FORMS}"))
+            raise Rejected(Mistake("what-if", text, f"want {FORMS}"))
     return problem
 
 
@@ -62,7 +63,7 @@ def _without(problem: Problem, name: str) -> Problem:
     return without_slots(problem, node, node.slots)
 
 
-def _with_slots(problem: Problem, slots: int) -> Problem:
+def _with_slots(state: ClusterState, problem: Problem, slots: int) -> Problem:
     """On nodes like most of those that are there."""
     if not 1 <= slots <= SLOTS_ADDED_MAX:
         raise Rejected(Mistake("what-if", f"add {slots} slots", f"want 1 to {SLOTS_ADDED_MAX}"))
@@ -70,7 +71,9 @@ def _with_slots(problem: Problem, slots: int) -> Problem:
     (device, speed, usual), _ = kinds.most_common(1)[0] if kinds else (("cpu", 1.0, slots), 1)
     added = [min(usual, slots - i) for i in range(0, slots, usual)]
     new = tuple(Node(f"new-{i}", tuple(range(n)), device, speed) for i, n in enumerate(added))
-    return replace(problem, nodes=(*problem.nodes, *new))
+    nodes = (*problem.nodes, *new)
+    larger = [replace(d, throughput=demand_of(state.jobs[d.job], nodes).throughput) for d in problem.demands]
+    return replace(problem, nodes=nodes, demands=tuple(larger))
 
 
 def _demand(problem: Problem, job: str) -> Demand:
@@ -101,7 +104,7 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
                 job=job,
                 size_before=had,
                 size_after=gets,
-                flops_before=_rate(before[job], had) if job in before else 0.0,
+                flops_before=_rate(before[job], had, after.get(job)) if job in before else 0.0,
                 flops_after=_rate(after[job], gets) if job in after else 0.0,
                 rated=(after.get(job) or before[job]).rated,
                 standstill_seconds=_standstill(after[job], plan) if job in after else 0.0,
@@ -111,9 +114,10 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
     return WhatIfAnswer(tuple(jobs), view_of(plan))
 
 
-def _rate(demand: Demand, size: int) -> float:
+def _rate(demand: Demand, size: int, wish: Demand | None = None) -> float:
+    """Weighted as it is wished: another weight alone makes nothing more or less."""
     best = max((t for stairs in demand.throughput.values() for s, t in stairs if s <= size), default=0.0)
-    return demand.weight * best
+    return (wish or demand).weight * best
 
 
 def _standstill(demand: Demand, plan: Plan) -> float:
