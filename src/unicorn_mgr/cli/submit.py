@@ -9,7 +9,7 @@ import typer
 from unicorn_mgr.cli.common import Client, CoordinatorOption, TlsOption
 from unicorn_mgr.cli.jobfile import JobFile, read_job
 from unicorn_mgr.cli.run import check, launch
-from unicorn_mgr.cli.show import show_json
+from unicorn_mgr.cli.show import note, show_json
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +27,8 @@ def register(app: typer.Typer) -> None:
         spec = read_job(file)
         check(spec)
         launch(spec, Client(coordinator, tls), not no_snapshot, detach=not follow)
+        if not follow:
+            note(f"`unicorn plan` says what {spec.name} gets, `unicorn logs {spec.name} --follow` shows what it does")
 
     @app.command()
     def schema() -> None:
