@@ -10,7 +10,10 @@ from unit.world import World
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.rules.planning import problem_of
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.planner import plan
+from unicorn_mgr.planner.sizing import sized
+from unicorn_mgr.planner.table import Table
 
 
 class Planned(World):
@@ -265,6 +268,34 @@ def test_survivors_go_on_below_their_minimum(world: Planned) -> None:
     world.answer()
     world.settle()
     assert len(world.members("gpt")) == 6
+
+
+# -- foresight ------------------------------------------------------------------------------
+
+
+def foreseen(world: Planned) -> Table:
+    """The plans for all that may happen next."""
+    table = Table(problem_of(world.state, world.settings))
+    for key, problem in table.missing():
+        sizes = sizes_of(problem)
+        table.answers[key] = sized(sizes.knapsack, 10.0, "cbc", sizes.least)
+    return table
+
+
+def test_the_loss_of_a_node_and_its_return_are_foreseen(world: Planned) -> None:
+    """By the time the planner is asked, survivors have kept what is left to them."""
+    world.train_planned("light", 1, 6)
+    world.train_planned("heavy", 1, 6, weight=4.0)
+    lost = world.job("heavy").seats[0][0]
+    table = foreseen(world)
+    world.tell(e.NodeSilent(lost, 2.6), e.JobHalted("heavy", 1.1))
+    assert world.asked()
+    assert table.look_up(problem_of(world.state, world.settings)) is not None
+    world.answer()
+    world.settle()
+    table = foreseen(world)
+    world.attach(lost, incarnation="rebooted")
+    assert table.look_up(problem_of(world.state, world.settings)) is not None
 
 
 # -- pace -----------------------------------------------------------------------------------

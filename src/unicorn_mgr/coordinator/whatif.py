@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from unicorn_mgr.coordinator.admission import Rejected, job_submitted, unknown, with_wishes
-from unicorn_mgr.coordinator.rules.planning import demand_of, problem_of
+from unicorn_mgr.coordinator.rules.planning import problem_of, problem_with
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.messages import Mistake, PlannedJob, PlanView, WhatIfAnswer, WhatIfRequest
 from unicorn_mgr.planner.choices import standstill
 from unicorn_mgr.planner.problem import Demand, Node, Plan, Problem
-from unicorn_mgr.planner.table import without_slots
 
-FORMS = '"lose NODE", "add N slots", "end JOB", "job JOB weight=W" (or min=, max=, priority=)'
+FORMS = '"lose NODE", "add N slots", "end JOB", "submit FILE", "job JOB weight=W" (or min=, max=, priority=)'
 _LOSE = re.compile(r"lose (\S+)")
 _ADD = re.compile(r"add (\d+) slots?")
 _END = re.compile(r"end (\S+)")
@@ -27,68 +26,62 @@ SLOTS_ADDED_MAX = 100_000
 def what_if(state: ClusterState, settings: Settings, asked: WhatIfRequest) -> tuple[Problem, Problem]:
     """The present problem and the imagined one.  Raises `Rejected`."""
     if not asked.changes and asked.job is None:
-        raise Rejected(Mistake("what-if", "", f"want {FORMS}, or a job file to submit"))
+        raise Rejected(Mistake("what-if", "", f"want {FORMS}"))
     present = problem_of(state, settings)
-    changed = imagined(state, present, asked.changes)
+    imagined = Imagined({n.name: n for n in present.nodes}, {d.job: state.jobs[d.job] for d in present.demands})
     if asked.job is not None:
         job_submitted(state, "what-if", asked.job, drills_allowed=True)  # refused as the real one would be
-        new = demand_of(Job(asked.job.name, asked.job, 0.0), changed.nodes)
-        changed = replace(changed, demands=(*changed.demands, new))
-    return present, changed
+        imagined.jobs[asked.job.name] = Job(asked.job.name, asked.job, 0.0)
+    for change in asked.changes:
+        imagined.change(change, state)
+    return present, problem_with(state, settings, tuple(imagined.nodes.values()), imagined.jobs.values())
 
 
-def imagined(state: ClusterState, problem: Problem, changes: Sequence[str]) -> Problem:
-    """The problem once all that has happened.  Raises `Rejected`."""
-    texts = [" ".join(change.split()) for change in changes]
-    # New slots first: what a job may become there depends on how many there are.
-    for text in sorted(texts, key=lambda t: not t.startswith("add ")):
+@dataclass(slots=True)
+class Imagined:
+    """Nodes that plans count on, and jobs that want slots."""
+
+    nodes: dict[str, Node]
+    jobs: dict[str, Job]
+
+    def change(self, change: str, state: ClusterState) -> None:
+        """Let it have happened.  Raises `Rejected`."""
+        text = " ".join(change.split())
         if found := _LOSE.fullmatch(text):
-            problem = _without(problem, found[1])
+            self._lose(found[1], state)
         elif found := _ADD.fullmatch(text):
-            problem = _with_slots(state, problem, int(found[1]))
+            self._add(int(found[1]))
         elif found := _END.fullmatch(text):
-            gone = _demand(problem, found[1])
-            problem = replace(problem, demands=tuple(d for d in problem.demands if d is not gone))
+            del self.jobs[self._job(found[1]).name]
         elif found := _JOB.fullmatch(text):
-            problem = _with_wish(state, problem, found[1], found[2], found[3])
+            job = self._job(found[1])
+            self.jobs[job.name] = replace(job, spec=with_wishes(job.spec, {found[2]: found[3]}))
         else:
-            raise Rejected(Mistake("what-if", text, f"want {FORMS}"))
-    return problem
+            raise Rejected(Mistake("what-if", change, f"want {FORMS}"))
 
+    def _lose(self, name: str, state: ClusterState) -> None:
+        node = state.nodes.get(name)
+        if name not in self.nodes and node is not None and not node.usable:
+            raise Rejected(Mistake("node", name, f"it is {node.phase}, and no plan counts on it"))
+        if name not in self.nodes:
+            raise unknown("node", name, self.nodes)
+        del self.nodes[name]
 
-def _without(problem: Problem, name: str) -> Problem:
-    node = problem.by_name.get(name)
-    if node is None:
-        raise unknown("node", name, problem.by_name)
-    return without_slots(problem, node, node.slots)
+    def _add(self, slots: int) -> None:
+        """On nodes like most of those that are there."""
+        if not 1 <= slots <= SLOTS_ADDED_MAX:
+            raise Rejected(Mistake("what-if", f"add {slots} slots", f"want 1 to {SLOTS_ADDED_MAX}"))
+        kinds = Counter((n.device, n.speed, len(n.slots)) for n in self.nodes.values())
+        (device, speed, usual), _ = kinds.most_common(1)[0] if kinds else (("cpu", 1.0, slots), 1)
+        names = (name for i in itertools.count() if (name := f"new-{i}") not in self.nodes)
+        for first in range(0, slots, usual):
+            name = next(names)
+            self.nodes[name] = Node(name, tuple(range(min(usual, slots - first))), device, speed)
 
-
-def _with_slots(state: ClusterState, problem: Problem, slots: int) -> Problem:
-    """On nodes like most of those that are there."""
-    if not 1 <= slots <= SLOTS_ADDED_MAX:
-        raise Rejected(Mistake("what-if", f"add {slots} slots", f"want 1 to {SLOTS_ADDED_MAX}"))
-    kinds = Counter((n.device, n.speed, len(n.slots)) for n in problem.nodes)
-    (device, speed, usual), _ = kinds.most_common(1)[0] if kinds else (("cpu", 1.0, slots), 1)
-    added = [min(usual, slots - i) for i in range(0, slots, usual)]
-    new = tuple(Node(f"new-{i}", tuple(range(n)), device, speed) for i, n in enumerate(added))
-    nodes = (*problem.nodes, *new)
-    larger = [replace(d, throughput=demand_of(state.jobs[d.job], nodes).throughput) for d in problem.demands]
-    return replace(problem, nodes=nodes, demands=tuple(larger))
-
-
-def _demand(problem: Problem, job: str) -> Demand:
-    for demand in problem.demands:
-        if demand.job == job:
-            return demand
-    raise unknown("job", job, [d.job for d in problem.demands])
-
-
-def _with_wish(state: ClusterState, problem: Problem, name: str, wish: str, text: str) -> Problem:
-    before = _demand(problem, name)
-    job = state.jobs[name]
-    wishing = replace(job, spec=with_wishes(job.spec, {wish: text}))
-    after = replace(demand_of(wishing, problem.nodes), hit=before.hit, members=before.members)
-    return replace(problem, demands=tuple(after if d is before else d for d in problem.demands))
+    def _job(self, name: str) -> Job:
+        if name not in self.jobs:
+            raise unknown("job", name, self.jobs)
+        return self.jobs[name]
 
 
 def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:

@@ -9,8 +9,7 @@ moment and fits it still.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.settings import Settings
@@ -31,11 +30,16 @@ def wants_slots(job: Job) -> bool:
 
 def problem_of(state: ClusterState, settings: Settings) -> Problem:
     """What the planner is asked at this moment."""
-    nodes = _nodes(state)
-    demands = tuple(_demand(state, j, nodes) for j in state.jobs.values() if wants_slots(j))
+    return problem_with(state, settings, _nodes(state), [j for j in state.jobs.values() if wants_slots(j)])
+
+
+def problem_with(state: ClusterState, settings: Settings, nodes: tuple[Node, ...], jobs: Iterable[Job]) -> Problem:
+    """What it would be asked if there were these nodes and jobs."""
+    # What jobs make of slots that are away for now is told, too: so plans can be made before one is lost or back.
+    slots = max(sum(len(n.slots) for n in state.nodes.values()), sum(len(n.slots) for n in nodes))
     return Problem(
         nodes,
-        demands,
+        tuple(_demand(state, j, nodes, slots) for j in jobs),
         node_mtbf=settings.node_mtbf_seconds,
         objective=settings.objective,
         hysteresis=settings.hysteresis,
@@ -65,13 +69,9 @@ def _blocked(state: ClusterState) -> set[Place]:
     }
 
 
-def _demand(state: ClusterState, job: Job, nodes: tuple[Node, ...]) -> Demand:
+def _demand(state: ClusterState, job: Job, nodes: tuple[Node, ...], slots: int) -> Demand:
+    """A job's wish, on these nodes, and what it makes of up to so many slots."""
     silent = {n.name for n in state.nodes.values() if n.phase is NodePhase.SILENT}
-    return replace(demand_of(job, nodes), may_grow=not silent.intersection(n for n, _ in job.seats.values()))
-
-
-def demand_of(job: Job, nodes: tuple[Node, ...]) -> Demand:
-    """A job's wish, on these nodes."""
     places = {(n.name, s) for n in nodes for s in n.slots}
     members = [w for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
     kept = sum(place in places for place in job.seats.values())
@@ -90,13 +90,14 @@ def demand_of(job: Job, nodes: tuple[Node, ...]) -> Demand:
         within="domain" if job.spec.replica_within == "domain" else "node",
         domains=job.spec.domains or DOMAINS,
         needed=job.spec.throughput_min,
-        throughput=staircases(job, floor or job.spec.size_min, len(places), sorted({n.device for n in nodes})),
+        throughput=staircases(job, floor or job.spec.size_min, slots, sorted({n.device for n in nodes})),
         rated=rated(job.spec),
         seats=job.seats,
         members=sum((w.node, w.slot) in places for w in members),
         hit=bool(job.lost_members()) or any(place not in places for place in job.seats.values()),
         barred=frozenset(job.barred),
         occupied=frozenset(w.seat for w in job.alive()),
+        may_grow=not silent.intersection(n for n, _ in job.seats.values()),
     )
 
 
