@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import pty
@@ -14,66 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-from command_line import Said, process, ran, unicorn
-from e2e.harness import PATIENCE_SECONDS, Cluster, Undisturbed, finish
+from command_line import ran
+from e2e.harness import PATIENCE_SECONDS, Undisturbed, finish
+from e2e.shell import Shell, keys
 
 from unicorn_mgr import messages
 from unicorn_mgr.codec import decoder, encode
 from unicorn_mgr.model import PROTOCOL
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
 READY = "import sys, time\nprint('ready', flush=True)\ntime.sleep(1000)\n"
-
-_names = itertools.count(1)
-
-
-@dataclass(eq=False)
-class Shell:
-    """A person before a running cluster."""
-
-    cluster: Cluster
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    def __call__(self, *words: str) -> Said:
-        return unicorn(*words, coordinator=self.cluster.local.address)
-
-    def json(self, *words: str) -> Any:
-        said = self(*words, "--json")
-        assert (said.code, said.err) == (0, ""), said
-        return json.loads(said.out)
-
-    def ran(self, *words: str) -> Said:
-        return ran(*words, coordinator=self.cluster.local.address)
-
-    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        self.started.append(process(*words, coordinator=self.cluster.local.address, **options))
-        return self.started[-1]
-
-    def name(self) -> str:
-        return f"cli-{next(_names)}"
-
-
-@pytest.fixture
-def shell(shared: Cluster) -> Iterator[Shell]:
-    found = Shell(shared)
-    yield found
-    for started in found.started:
-        with started:
-            started.kill()
-
-
-def keys(heading: str) -> list[str]:
-    """Documented keys."""
-    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^#|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
-    rows = [line for line in section.splitlines() if line.startswith("|")]
-    return sorted(row.split("|")[1].strip() for row in rows[2:])
-
 
 # -- researchers ------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
     ) -> None:
         """Change what a job wants; `unicorn plan --what-if "job JOB weight=2"` says beforehand what that would do."""
         asked = dict(_wish(w) for w in wishes)
+        if len(asked) < len(wishes):
+            raise Problem(f"set: {' '.join(wishes)}: say each wish once")
         order(Client(coordinator, tls), SetWishes(job, asked))
         say(f"{job} now wants {', '.join(wishes)}")
 
