@@ -96,6 +96,7 @@ def _demand(draw: st.DrawFn, name: str, replica: int, seats: dict[int, tuple[str
         seats=seats,
         members=draw(st.integers(0, len(seats))),
         floor=replica * bool(seats) * draw(st.integers(0, 1)),
+        suspendable=draw(st.booleans()),
         hit=draw(st.booleans()),
         barred=frozenset(draw(st.sets(st.integers(5, 6), max_size=1))),
         may_grow=draw(st.integers(0, 3)) > 0,

@@ -123,6 +123,25 @@ def test_who_runs_is_not_turned_out_by_who_came_first() -> None:
     assert sizes(problem) == {"waiting": 0, "running": 4}
 
 
+def test_who_can_be_suspended_makes_room_for_a_higher_priority_and_for_no_other() -> None:
+    running = demand("running", 4, 8, *on("n0", 8), floor=4, suspendable=True)
+    assert sizes(Problem(nodes(1), (running, demand("urgent", 5, 8, priority=1)))) == {"running": 0, "urgent": 8}
+    assert sizes(Problem(nodes(1), (running, demand("urgent", 4, 8, priority=1))))["running"] == 4
+    assert sizes(Problem(nodes(1), (running, demand("heavy", 5, 8, weight=9.0)))) == {"running": 8, "heavy": 0}
+
+
+def test_who_cannot_be_suspended_keeps_its_floor_whoever_comes() -> None:
+    running = demand("running", 4, 8, *on("n0", 8), floor=4)
+    assert sizes(Problem(nodes(1), (running, demand("urgent", 5, 8, priority=1)))) == {"running": 8, "urgent": 0}
+
+
+def test_of_equals_each_keeps_its_floor_before_any_is_made_whole() -> None:
+    hit = demand("hit", 4, 4, *on("n0", 3), floor=3, suspendable=True)
+    other = demand("other", 4, 4, *on("n1", 4), floor=4, suspendable=True)
+    places = (Node("n0", (0, 1, 2)), Node("n1", (0, 1, 2, 3)))
+    assert sizes(Problem(places, (hit, other))) == {"hit": 3, "other": 4}
+
+
 def test_a_minimum_above_the_whole_cluster_waits_and_says_so() -> None:
     made = plan(Problem(nodes(1), (demand("huge", 64, 64),)))
     assert made.seats == {"huge": {}}

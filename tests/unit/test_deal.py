@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unicorn_mgr.model import INITIAL, NO_STATE, Holdings
-from unicorn_mgr.transition.deal import Deal, LateBuckets, LateState, deal
+from unicorn_mgr.transition.deal import Deal, LateBuckets, LateState, deal, standstill
 
 BUCKETS = 3
 MICRO_BATCHES = 7
@@ -122,3 +122,21 @@ def test_after_the_last_step_nothing_is_left_to_do() -> None:
     agreed = deal(list(holdings), holdings, 0, 0)
     assert agreed.todo == {"a/0.0": (), "a/1.0": ()}
     assert agreed.late == {"a/1.0": LateBuckets(("a/0.0",))}
+
+
+@given(holdings_of_members())
+def test_all_stand_still_after_the_newest_step_that_anybody_has_begun(holdings: dict[str, Holdings]) -> None:
+    after = standstill(holdings.values())
+    top = max(h.applied for h in holdings.values())
+    if top == NO_STATE:
+        assert after is None
+    else:
+        assert after == top + any(h.reduced for h in holdings.values() if h.applied == top)
+
+
+def test_nothing_is_begun_only_to_stand_still() -> None:
+    between = Holdings(4, kept=(True,))
+    begun = Holdings(4, (), (False,))
+    assert standstill([between, between]) == 4
+    assert standstill([between, Holdings(3, (1,), (True,))]) == 4, "one that is late catches up"
+    assert standstill([between, begun]) == 5

@@ -61,6 +61,7 @@ from unicorn_mgr.messages import (
     Retire,
     StartWorker,
     StopWorker,
+    Suspended,
     Symptom,
     Synced,
     ToAgent,
@@ -237,6 +238,8 @@ class AgentCore:
                 worker.truth = replace(worker.truth, unreachable=said)
             case CheckpointWritten():
                 worker.truth = replace(worker.truth, written=said)
+            case Suspended():
+                worker.truth = replace(worker.truth, suspended=said)
             case _:
                 pass  # news, and no part of what is true of it
         return [Report(WorkerFact(name, said))]

@@ -35,6 +35,7 @@ from unicorn_mgr.coordinator.rules import (
     nodes,
     planning,
     stalls,
+    suspension,
 )
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState
@@ -67,6 +68,9 @@ JOB_RULES: tuple[JobRule, ...] = (
     stalls.links,
     stalls.checksums,
     epochs.transition_ended,
+    suspension.ordered,
+    suspension.withdrawn,
+    suspension.ended,
     epochs.life_ended,
     epochs.granted,
     allocation.gang,
@@ -92,6 +96,7 @@ JOB_DEADLINES: tuple[JobDeadlines, ...] = (
     allocation.order_deadlines,
     stalls.inquiry_deadlines,
     stalls.link_deadlines,
+    suspension.deadlines,
     endings.stopping_deadlines,
     endings.lingering_deadlines,
 )

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, Symptom
+from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, Suspended, Symptom
 from unicorn_mgr.planner.reasons import slots as slots_of
 
 SYMPTOM_CHARACTERS_MAX = 160
@@ -98,6 +98,8 @@ def _of_worker(event: e.Event) -> str:
             return f"{worker} has a failed connection: {error[:SYMPTOM_CHARACTERS_MAX]}"
         case e.WorkerTold(worker, Resumed() as resumed):
             return f"{worker} goes on {_resumed(resumed)}"
+        case e.WorkerTold(worker, Suspended(_, step)):
+            return f"{worker} stands still with all others, and has stored the state after step {step}"
         case e.WorkerTold(worker, fact):
             return f"{worker}: {type(fact).__name__} {_brief(fact)}"
         case e.WorkerQuiet(sample, limit):
@@ -168,6 +170,12 @@ def _of_job(event: e.Event) -> str:
             return f"job {job} is cancelled"
         case e.JobGivenUp(job, code, reason):
             return f"job {job} is given up, exit code {code}: {reason}"
+        case e.SuspensionOrdered(job, reason):
+            return f"job {job} is to store its state and give its slots up: {reason}"
+        case e.SuspensionWithdrawn(job, reason):
+            return f"job {job} keeps its slots: {reason}"
+        case e.JobSuspended(job, step):
+            return f"job {job} is suspended: its state after step {step} is in storage"
         case e.JobEnded(job, code, reason):
             return f"job {job} ended with {code}: {reason}"
         case _:

@@ -12,6 +12,7 @@ from unicorn_mgr.coordinator.state import (
     Incident,
     Job,
     JobPhase,
+    Suspension,
     Transition,
     WorkerPhase,
 )
@@ -35,6 +36,9 @@ JobEvent = (
     | e.SeatBarred
     | e.PoisonFound
     | e.JobGivenUp
+    | e.SuspensionOrdered
+    | e.SuspensionWithdrawn
+    | e.JobSuspended
     | e.CheckpointCommitted
     | e.JobEnded
 )
@@ -72,6 +76,9 @@ _OfJob = (
     | e.SeatBarred
     | e.PoisonFound
     | e.JobGivenUp
+    | e.SuspensionOrdered
+    | e.SuspensionWithdrawn
+    | e.JobSuspended
     | e.CheckpointCommitted
     | e.JobEnded
 )
@@ -94,11 +101,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.TransitionEnded():
             _transition_ended(state, job, now)
         case e.LifeEnded():
-            job.life += 1
-            job.members, job.transition, job.symptom_at = (), None, None
-            job.fingerprint, job.fingerprint_of = None, ""
-            job.inquiry, job.sentence, job.halted = None, None, False
-            job.phase = JobPhase.STARTING
+            _life_ended(job)
         case e.JobHalted():
             job.halted = True
         case e.JobProgressed(_, committed, seconds):
@@ -119,15 +122,53 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.JobGivenUp(_, exit_code, reason):
             job.give_up, job.give_up_at = (exit_code, reason), now
             job.phase = JobPhase.ENDING
+        case e.SuspensionOrdered() | e.SuspensionWithdrawn() | e.JobSuspended():
+            _suspended(state, job, event, now)
         case e.CheckpointCommitted(_, step, lineage, url):
             job.checkpoint, job.written = Checkpoint(step, lineage, url), None
         case e.JobEnded(_, exit_code, reason):
             job.phase, job.exit_code, job.end_reason, job.ended_at = JobPhase.ENDED, exit_code, reason, now
             job.seats, job.members, job.transition = {}, (), None
-            job.inquiry, job.sentence = None, None
+            job.inquiry, job.sentence, job.suspension = None, None, None
             _up_again(job, now)
         case _:
             assert_never(event)
+
+
+def _life_ended(job: Job) -> None:
+    job.life += 1
+    job.members, job.transition, job.symptom_at = (), None, None
+    job.fingerprint, job.fingerprint_of = None, ""
+    job.inquiry, job.sentence, job.halted = None, None, False
+    job.suspension, job.standing = None, False
+    job.phase = JobPhase.STARTING if job.seats else JobPhase.WAITING
+
+
+def _suspended(
+    state: ClusterState, job: Job, event: e.SuspensionOrdered | e.SuspensionWithdrawn | e.JobSuspended, now: float
+) -> None:
+    match event:
+        case e.SuspensionOrdered(_, reason):
+            job.suspension = Suspension(reason, now)
+        case e.SuspensionWithdrawn(_, reason):
+            _slots_kept(state, job, reason)
+        case e.JobSuspended(_, step):
+            assert job.suspension is not None
+            job.suspension.done = True
+            job.committed = max(job.committed, step)
+        case _:
+            assert_never(event)
+
+
+def _slots_kept(state: ClusterState, job: Job, reason: str) -> None:
+    """Its slots are its own again.  Nobody else has begun anything there."""
+    job.suspension, job.seats_reason = None, reason
+    job.seats = {w.seat: (w.node, w.slot) for w in job.living_members()}
+    job.checkpoint_error = job.checkpoint_error or reason
+    held = set(job.seats.values())
+    for other in state.jobs.values():
+        if other is not job:
+            other.seats = {seat: place for seat, place in other.seats.items() if place not in held}
 
 
 def _measured(job: Job, seconds: float) -> None:
@@ -140,7 +181,7 @@ def _measured(job: Job, seconds: float) -> None:
 
 def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: float) -> None:
     before = job.epoch
-    job.epoch, job.members = event.epoch, event.members
+    job.epoch, job.members, job.standing = event.epoch, event.members, event.suspends
     job.transition = Transition(event.epoch, now)
     job.symptom_at, job.symptom, job.halted = None, "", False
     job.inquiry, job.link_stalled, job.quiet, job.checksums_differ = None, False, None, None

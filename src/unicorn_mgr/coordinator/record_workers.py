@@ -30,6 +30,7 @@ from unicorn_mgr.messages import (
     Raised,
     Ready,
     Resumed,
+    Suspended,
     Symptom,
     Unreachable,
 )
@@ -221,6 +222,9 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
             worker.mistake = fact
         case FreshStart():
             worker.fresh_start = True
+        case Suspended(epoch, step):
+            if epoch == job.epoch and job.standing and job.suspension is not None:
+                job.suspension.stored_step = step
         case ChecksumsDiffer(_, step, minority):
             job.checksums_differ = (step, minority)
         case CheckpointWritten() | CheckpointFailed() | CheckpointPublished():

@@ -189,7 +189,7 @@ class Agents:
         if truth.attached:
             await driver.tell(e.WorkerAttached(name))
         told = (truth.ready, truth.resumed, truth.symptom, truth.unreachable, truth.leaving, truth.loop_ended)
-        for fact in (*told, truth.written, truth.mistake, truth.fresh_start):
+        for fact in (*told, truth.written, truth.suspended, truth.mistake, truth.fresh_start):
             if fact is not None:
                 await driver.tell(e.WorkerTold(name, fact))
         if truth.published is not None:

@@ -172,6 +172,18 @@ class Checkpoint:
 
 
 @dataclass(slots=True)
+class Suspension:
+    """A job is on its way out of all its slots."""
+
+    reason: str
+    ordered_at: float
+    stored_step: int | None = None
+    """Its members stand still after this step, and their state is in storage."""
+    done: bool = False
+    """Nobody has to go on: the processes end."""
+
+
+@dataclass(slots=True)
 class Death:
     """One entry of the restart budget, and of the search for poison."""
 
@@ -201,6 +213,9 @@ class Job:
     epoch: Epoch = field(default_factory=Epoch)
     members: tuple[str, ...] = ()
     transition: Transition | None = None
+    suspension: Suspension | None = None
+    standing: bool = False
+    """The members of the newest epoch were told to finish the open step and stand still."""
     fingerprint: dict[str, str] | None = None
     fingerprint_of: str = ""
     barred: dict[int, str] = field(default_factory=dict)

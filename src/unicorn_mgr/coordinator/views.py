@@ -87,7 +87,7 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
     samples = [live.samples[w.name][1] for w in job.alive() if w.name in live.samples]
     committed = max([job.committed, *(s.committed for s in samples)])
     seconds = max((s.step_seconds for s in samples), default=job.step_seconds)
-    reason = job.end_reason or (job.give_up[1] if job.give_up else job.seats_reason)
+    reason = job.end_reason or (job.give_up[1] if job.give_up else _why(job))
     return JobView(
         job=job.name,
         state="running" if _runs_as_gang(job) else job.phase.value,
@@ -112,6 +112,15 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         ended_at=state.wall(job.ended_at) if job.ended_at else 0.0,
         command=" ".join(job.spec.command),
     )
+
+
+def _why(job: Job) -> str:
+    """Why it has what it has."""
+    if job.suspension is not None:
+        return f"gives its slots up as soon as its state is stored: {job.suspension.reason}"
+    if job.phase is not JobPhase.WAITING or job.life == 0 or job.checkpoint is None:
+        return job.seats_reason
+    return f"{job.seats_reason}; its state after step {job.checkpoint.step} is stored"
 
 
 def _runs_as_gang(job: Job) -> bool:

@@ -83,6 +83,7 @@ from unicorn_mgr.messages.common import (
     Ready,
     Resumed,
     Sample,
+    Suspended,
     Symptom,
     Unreachable,
 )
@@ -171,6 +172,7 @@ __all__ = [
     "StoreCall",
     "SubmitJob",
     "Submitted",
+    "Suspended",
     "Symptom",
     "Synced",
     "ToAgent",

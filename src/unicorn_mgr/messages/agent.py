@@ -15,6 +15,7 @@ from unicorn_mgr.messages.common import (
     Ready,
     Resumed,
     Sample,
+    Suspended,
     Symptom,
     Unreachable,
 )
@@ -51,6 +52,7 @@ class WorkerTruth:
     symptom: Symptom | None = None
     unreachable: Unreachable | None = None
     written: CheckpointWritten | None = None
+    suspended: Suspended | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,12 @@ class CheckpointPublished:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended:
+    epoch: Epoch = field(default_factory=Epoch)
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ChecksumsDiffer:
     epoch: Epoch = field(default_factory=Epoch)
     step: int = 0

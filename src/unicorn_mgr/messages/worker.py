@@ -17,6 +17,7 @@ from unicorn_mgr.messages.common import (
     Raised,
     Ready,
     Resumed,
+    Suspended,
     Symptom,
     Unreachable,
 )
@@ -45,6 +46,7 @@ LastingFact = (
     | CheckpointFailed
     | CheckpointPublished
     | ChecksumsDiffer
+    | Suspended
 )
 """What a worker tells of itself and the journal keeps."""
 
@@ -87,6 +89,7 @@ class Granted:
     members: tuple[str, ...] = ()
     poison: tuple[Poison, ...] = ()
     secret: str = ""
+    suspends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class Demand:
     """Living workers on these seats that have the state; none: it has to be read from storage."""
     floor: int = 0
     """Fewest slots that it is brought to, even below its minimum, while it runs; 0: it may be stopped."""
+    suspendable: bool = False
+    """While it runs it may also be brought to nothing, for jobs of higher priority: its state can be stored."""
     hit: bool = False
     """A worker of it was lost: it stands still whatever its size will be."""
     barred: frozenset[int] = frozenset()

@@ -28,7 +28,7 @@ of faults and joins for small worlds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 
@@ -96,6 +96,18 @@ def deal(
         claimed = {n for numbers in held.values() for n in numbers}
         missing = [n for n in range(micro_batches) if n not in claimed]
     return Deal(top + 1, _routes(members, holdings, ahead), reduced, _deal_out(members, held, missing), voided)
+
+
+def standstill(holdings: Iterable[Holdings]) -> int | None:
+    """The step after which all members stand still that are told to: the open one, if anybody has opened it.
+
+    None if nobody has any state.
+    """
+    found = list(holdings)
+    top = max(h.applied for h in found)
+    if top == NO_STATE:
+        return None
+    return top + any(h.applied == top and bool(h.reduced) for h in found)
 
 
 def _disjoint(

@@ -17,7 +17,7 @@ class Slot(_message.Message):
     def __init__(self, index: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
 
 class WorkerTruth(_message.Message):
-    __slots__ = ("worker", "pid", "attached", "ready", "epoch", "published", "resumed", "loop_ended", "exited", "leaving", "mistake", "fresh_start", "slot", "dying", "symptom", "unreachable", "written")
+    __slots__ = ("worker", "pid", "attached", "ready", "epoch", "published", "resumed", "loop_ended", "exited", "leaving", "mistake", "fresh_start", "slot", "dying", "symptom", "unreachable", "written", "suspended")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class WorkerTruth(_message.Message):
     SYMPTOM_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     pid: int
     attached: bool
@@ -52,7 +53,8 @@ class WorkerTruth(_message.Message):
     symptom: _common_pb2.Symptom
     unreachable: _common_pb2.Unreachable
     written: _common_pb2.CheckpointWritten
-    def __init__(self, worker: _Optional[str] = ..., pid: _Optional[int] = ..., attached: bool = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., slot: _Optional[int] = ..., dying: bool = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ...) -> None: ...
+    suspended: _common_pb2.Suspended
+    def __init__(self, worker: _Optional[str] = ..., pid: _Optional[int] = ..., attached: bool = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., slot: _Optional[int] = ..., dying: bool = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "node", "incarnation", "cluster", "term", "slots", "address", "workers", "version", "drills")
@@ -145,7 +147,7 @@ class WorkerQuiet(_message.Message):
     def __init__(self, sample: _Optional[_Union[_common_pb2.Sample, _Mapping]] = ..., limit_seconds: _Optional[float] = ...) -> None: ...
 
 class WorkerFact(_message.Message):
-    __slots__ = ("worker", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ")
+    __slots__ = ("worker", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +163,7 @@ class WorkerFact(_message.Message):
     CHECKPOINT_FAILED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_DIFFER_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     ready: _common_pb2.Ready
     published: _common_pb2.Published
@@ -176,7 +179,8 @@ class WorkerFact(_message.Message):
     checkpoint_failed: _common_pb2.CheckpointFailed
     checkpoint_published: _common_pb2.CheckpointPublished
     checksums_differ: _common_pb2.ChecksumsDiffer
-    def __init__(self, worker: _Optional[str] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ...) -> None: ...
+    suspended: _common_pb2.Suspended
+    def __init__(self, worker: _Optional[str] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("request", "samples")

@@ -191,6 +191,14 @@ class CheckpointPublished(_message.Message):
     url: str
     def __init__(self, step: _Optional[int] = ..., url: _Optional[str] = ...) -> None: ...
 
+class Suspended(_message.Message):
+    __slots__ = ("epoch", "step")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    step: int
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
 class ChecksumsDiffer(_message.Message):
     __slots__ = ("epoch", "step", "minority")
     EPOCH_FIELD_NUMBER: _ClassVar[int]

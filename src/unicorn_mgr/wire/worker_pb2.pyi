@@ -20,7 +20,7 @@ class Attach(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., worker: _Optional[str] = ..., token: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("attach", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ")
+    __slots__ = ("attach", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class WorkerMessage(_message.Message):
     CHECKPOINT_FAILED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_DIFFER_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     ready: _common_pb2.Ready
     published: _common_pb2.Published
@@ -51,7 +52,8 @@ class WorkerMessage(_message.Message):
     checkpoint_failed: _common_pb2.CheckpointFailed
     checkpoint_published: _common_pb2.CheckpointPublished
     checksums_differ: _common_pb2.ChecksumsDiffer
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ...) -> None: ...
+    suspended: _common_pb2.Suspended
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
 
 class Attached(_message.Message):
     __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact", "job_id", "checkpoint_step")
@@ -86,16 +88,18 @@ class Attached(_message.Message):
     def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ..., job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ...) -> None: ...
 
 class Granted(_message.Message):
-    __slots__ = ("epoch", "members", "poison", "secret")
+    __slots__ = ("epoch", "members", "poison", "secret", "suspends")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     POISON_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    SUSPENDS_FIELD_NUMBER: _ClassVar[int]
     epoch: _common_pb2.Epoch
     members: _containers.RepeatedScalarFieldContainer[str]
     poison: _containers.RepeatedCompositeFieldContainer[Poison]
     secret: str
-    def __init__(self, epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., members: _Optional[_Iterable[str]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., secret: _Optional[str] = ...) -> None: ...
+    suspends: bool
+    def __init__(self, epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., members: _Optional[_Iterable[str]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., secret: _Optional[str] = ..., suspends: bool = ...) -> None: ...
 
 class Poison(_message.Message):
     __slots__ = ("step", "number")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from unicorn_mgr.messages import Attached, Mistake, Raised, Ready
+from unicorn_mgr.messages import Attached, Mistake, Raised, Ready, Suspended
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
@@ -157,7 +157,9 @@ class Job:
 
         settings = CheckpointSettings(url, every, keep, welcome.job_id or secrets.token_hex(8), welcome.checkpoint_step)
         try:
-            found = Checkpointer(settings, self._membership.tell, self._drills, alone=self._link is None)
+            found = Checkpointer(
+                settings, self._membership.tell, self._drills, alone=self._link is None, wake=self._membership.wake
+            )
         except StorageError as wrong:
             raise SettingError(f"train: checkpoint: {url}: {wrong}") from None
         if self._link is not None:
@@ -193,6 +195,10 @@ class _NoCheckpoints:
     def at_end(self, engine: Engine) -> None:
         """Nothing to do."""
 
+    def at_standstill(self, engine: Engine) -> None:
+        """Whoever asked for it did not know that there is nowhere to store anything."""
+        engine.membership.await_news()
+
     def rescue(self, engine: Engine) -> None:
         """Nothing to do."""
 
@@ -216,6 +222,25 @@ class _ToStorage:
             self.rescue(engine)
             if not self._checkpointer.wait_until_idle():
                 sys.stderr.write("unicorn: the last checkpoint could not be stored\n")
+
+    def at_standstill(self, engine: Engine) -> None:
+        """The first member stores, and says so when it is there."""
+        formation = engine.membership.formation
+        if formation is not None and formation.rank == 0 and self._bring_to_storage(engine):
+            engine.membership.tell(Suspended(formation.epoch, engine.applied))
+        engine.ring.write(Phase.WAITING)
+        engine.membership.await_news()
+
+    def _bring_to_storage(self, engine: Engine) -> bool:
+        """False if a newer membership was heard first, or what was stored will never be published."""
+        keeper, wait = self._checkpointer, engine.membership.wait
+        engine.ring.write(Phase.WAITING)
+        if wait(keeper.is_idle) and not keeper.is_published(engine.applied):
+            self._take(engine)
+            engine.ring.write(Phase.WAITING)
+            keeper.committed(engine.applied)
+            wait(keeper.is_idle)
+        return keeper.is_published(engine.applied)
 
     def rescue(self, engine: Engine) -> None:
         """Store what is applied, unless it is stored already."""

@@ -49,7 +49,7 @@ from unicorn_mgr.messages import (
     Fact,
     Mistake,
 )
-from unicorn_mgr.model import Epoch, Lineage
+from unicorn_mgr.model import INITIAL, Epoch, Lineage
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.replica import Replica
@@ -117,14 +117,17 @@ class Checkpointer:
         tell: Callable[[Fact], None],
         drills: Drills,
         alone: bool,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._tell = tell
         self._drills = drills
         self._alone = alone
+        self._wake = wake
         self._storage = Storage(settings.url)
         self._newest_complete = settings.newest
         self._newest_taken = settings.newest
+        self._published = INITIAL
         self._shelf: dict[str, torch.Tensor] = {}
         self._fingerprint: dict[str, str] = {}
         self._under_way: _Copy | None = None
@@ -148,6 +151,14 @@ class Checkpointer:
         """The state after this step was copied here, or came from storage."""
         self._forget_later_than(applied)
         return applied <= self._newest_taken
+
+    def is_idle(self) -> bool:
+        """Nothing is under way.  `wake` is called when that may have changed."""
+        return self._under_way is None
+
+    def is_published(self, applied: int) -> bool:
+        """The state after this step is in storage, as far as is known here; the initial one need not be."""
+        return applied in (INITIAL, self._published)
 
     def _forget_later_than(self, applied: int) -> None:
         """One of a later step was of a life that is lost, and could not be read: the steps are done again."""
@@ -222,6 +233,7 @@ class Checkpointer:
             with self._wanted:
                 self._under_way = None
             copy.done.set()
+            self._wake()
 
     def _bring(self, copy: _Copy) -> None:
         lineage = Lineage(copy.generation, copy.epoch)
@@ -252,6 +264,7 @@ class Checkpointer:
                 self._publish(manifest)
         self._prune(manifest)
         self._newest_complete = max(self._newest_complete, copy.step)
+        self._published = copy.step
         self._tell(CheckpointPublished(copy.step, self._storage.url))
 
     def _write(self, copy: _Copy, name: str) -> dict[str, dict[str, Any]]:
@@ -310,7 +323,7 @@ class Checkpointer:
                 except StateError as wrong:
                     fix = f"{manifest.name} is of another job ({wrong}); choose another --checkpoint"
                     raise MistakeError(Mistake("checkpoint", self._storage.url, fix)) from None
-                self._newest_complete = self._newest_taken = found.applied
+                self._newest_complete = self._newest_taken = self._published = found.applied
                 return Progress(found.applied, found.ends_after, generation), generation
             _skip(self._storage.url, name, manifest)
         self._newest_complete = self._newest_taken = -1

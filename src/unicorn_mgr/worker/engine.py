@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from unicorn_mgr.model import INITIAL, NO_STATE, Epoch, Holdings, WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import RingWriter
-from unicorn_mgr.transition.deal import Deal, LateBuckets, LateState, deal
+from unicorn_mgr.transition.deal import Deal, LateBuckets, LateState, deal, standstill
 from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.buckets import Bucket
 from unicorn_mgr.worker.drills import Drills
@@ -77,6 +77,8 @@ class Engine:
         self.drills = drills
         self.applied = NO_STATE
         self.ends_after = -1
+        self._stands_after: int | None = None
+        self.on_standing: Callable[[], None] = lambda: None
         self.generation = 0
         self.committed = NO_STATE
         self.dirty = False
@@ -126,8 +128,11 @@ class Engine:
 
     @property
     def over(self) -> bool:
-        """The last step is applied; only the closing collective is left."""
-        return self.last_step is not None and self.applied >= self.last_step
+        """The last step before the end, or a standstill, is applied; only the closing collective is left."""
+        return self._is_over(self.applied)
+
+    def _is_over(self, applied: int) -> bool:
+        return any(s is not None and applied >= s for s in (self.last_step, self._stands_after))
 
     def head(self) -> bool:
         """At the head of the loop: catch up with the membership.  False: the loop has ended."""
@@ -141,7 +146,9 @@ class Engine:
                 self._carry_out(self._owed)
             elif self._owed is None and self.over:
                 if self._close():
-                    return False
+                    if self.last_step is not None and self.applied >= self.last_step:
+                        return False
+                    self.on_standing()
             else:
                 if not self._open:
                     self._open_step(self._share(self.step) if self._owed is None else deque())
@@ -355,8 +362,8 @@ class Engine:
 
     def _deal(self, formation: Formation) -> Deal:
         top = max(h.applied for h in formation.holdings.values())
-        last = self.last_step
-        if top > NO_STATE and last is not None and top >= last:
+        self._stands_after = standstill(formation.holdings.values()) if formation.suspends else None
+        if top > NO_STATE and self._is_over(top):
             return deal(formation.members, formation.holdings, 0, 0)
         return deal(formation.members, formation.holdings, self.settings.micro_batches, len(self.replica.buckets))
 

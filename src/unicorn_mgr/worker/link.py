@@ -33,6 +33,7 @@ from unicorn_mgr.messages import (
     Ready,
     Resumed,
     Retire,
+    Suspended,
     Symptom,
     ToWorker,
     WorkerMessage,
@@ -44,7 +45,18 @@ FRAME_BYTES_MAX = 64 << 20
 _LENGTH = struct.Struct("<I")
 _decode = decoder(ToWorker)
 
-_REPEATED = (Ready, Published, Symptom, Resumed, CheckpointWritten, LoopEnded, Leaving, Mistake, FreshStart)
+_REPEATED = (
+    Ready,
+    Published,
+    Symptom,
+    Resumed,
+    CheckpointWritten,
+    Suspended,
+    LoopEnded,
+    Leaving,
+    Mistake,
+    FreshStart,
+)
 """Facts that are told again to a new agent, newest of each kind."""
 
 

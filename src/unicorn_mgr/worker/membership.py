@@ -48,6 +48,8 @@ class Formation:
     secret: str = ""
     poison: frozenset[tuple[int, int]] = frozenset()
     """(step, micro-batch) that are skipped, with weight 0."""
+    suspends: bool = False
+    """Its members finish the open step and stand still."""
 
     @property
     def rank(self) -> int:
@@ -287,6 +289,7 @@ class Clustered:
             {p.worker: (p.host, p.data_port) for p in formed.members},
             granted.secret,
             frozenset((p.step, p.number) for p in granted.poison),
+            granted.suspends,
         )
         return self.formation
 

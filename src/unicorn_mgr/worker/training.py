@@ -41,6 +41,9 @@ class Checkpoints(Protocol):
     def at_end(self, engine: Engine) -> None:
         """The last step has been applied, everywhere."""
 
+    def at_standstill(self, engine: Engine) -> None:
+        """All members stand still after the step that is applied: store it, and wait for what comes next."""
+
     def rescue(self, engine: Engine) -> None:
         """The job is given up: save what is applied."""
 
@@ -210,6 +213,7 @@ class Training:
         self._engine = engine
         self._entry = entry
         self._checkpoints = checkpoints
+        engine.on_standing = lambda: checkpoints.at_standstill(engine)
         self._begun = False
         self._entered = False
         self._step: Step | None = None

@@ -33,7 +33,7 @@ def assigned(c: Context) -> Iterator[Decision]:
 
 def ordered(c: Context, job: Job) -> Iterator[Decision]:
     """Every seat has a process, or one is on its way."""
-    if c.state.paused or not wants_slots(job) or not _gang_may_start(c, job):
+    if c.state.paused or not wants_slots(job) or job.suspension is not None or not _gang_may_start(c, job):
         return
     empty = _empty_seats(c, job)
     if not empty:

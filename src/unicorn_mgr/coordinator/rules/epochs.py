@@ -55,6 +55,8 @@ def granted(c: Context, job: Job) -> Iterator[Decision]:
     """The membership has changed, or has to be formed again."""
     if c.state.paused or job.over or job.give_up is not None or job.cancelled:
         return
+    if job.suspension is not None and job.suspension.done:
+        return
     if not job.members:
         yield from _first(c, job)
         return
@@ -80,6 +82,8 @@ def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     leaving = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING and w not in stay]
     reasons += [f"without {w.name}: it leaves" for w in leaving]
     reasons += [f"with {w.name}" for w in joiners]
+    if _suspension_due(job):
+        reasons.append(f"to stand still: {job.suspension.reason}" if job.suspension is not None else "to go on")
     regrouped_for = ""
     if _symptom_due(c, job) and not lost:
         incident = open_symptom(c, job)
@@ -98,7 +102,8 @@ def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
 
 def _grant(c: Context, job: Job, members: list[Worker], reason: str, regrouped_for: str = "") -> EpochGranted:
     epoch = Epoch(c.state.term, job.epoch.number + 1)
-    return EpochGranted(job.name, epoch, tuple(w.name for w in members), reason, regrouped_for)
+    suspends = job.suspension is not None
+    return EpochGranted(job.name, epoch, tuple(w.name for w in members), reason, regrouped_for, suspends)
 
 
 def _reporter(job: Job) -> str:
@@ -129,11 +134,18 @@ def _symptom_due(c: Context, job: Job) -> bool:
 
 
 def _change_due(c: Context, job: Job) -> bool:
-    """Without any failure: somebody joins or leaves, or a transition was cut short by our restart."""
+    """Without any failure: somebody joins or leaves, all are to stand still, or our restart cut a transition short."""
     if job.transition is not None:
         return job.transition.stale
+    if _suspension_due(job):
+        return True
     leaving = any(w.phase is WorkerPhase.LEAVING for w in job.living_members())
     return leaving or (_may_join(c, job) and bool(_joiners(job)))
+
+
+def _suspension_due(job: Job) -> bool:
+    """The members are to stand still and were not told so, or the other way round."""
+    return job.phase is not JobPhase.ENDING and (job.suspension is not None) != job.standing
 
 
 def _joiners(job: Job) -> list[Worker]:
@@ -141,8 +153,8 @@ def _joiners(job: Job) -> list[Worker]:
 
 
 def _may_join(c: Context, job: Job) -> bool:
-    """Nobody is admitted at the end; and whoever is about to be ready is waited for, a little."""
-    if job.loop_ended_step is not None or job.phase is JobPhase.ENDING:
+    """Nobody is admitted at the end, or to stand still; and whoever is about to be ready is waited for, a little."""
+    if job.loop_ended_step is not None or job.phase is JobPhase.ENDING or job.suspension is not None:
         return False
     ready = _joiners(job)
     about = [w for w in job.alive() if w.phase is WorkerPhase.ATTACHED]

@@ -144,6 +144,8 @@ def node_closings(c: Context) -> Iterator[Decision]:
 def _closed_how(c: Context, job: Job, incident: Incident) -> str:
     if job.over:
         return f"the job has ended: {job.end_reason}"
+    if job.suspension is not None and job.suspension.done:
+        return f"the job is suspended: its state after step {job.suspension.stored_step} is in storage"
     if incident.would_have and not c.state.observes(job):
         return "observe mode has ended"
     if incident.would_have and _persists(c, job, incident):

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.suspension import suspendable
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
 from unicorn_mgr.coordinator.throughput import departed, rated, staircases
@@ -83,6 +84,7 @@ def _demand(state: ClusterState, job: Job, nodes: tuple[Node, ...], slots: int) 
         job=job.name,
         size_min=job.spec.size_min,
         floor=floor,
+        suspendable=suspendable(job) and not job.gang,
         size_max=job.spec.size_max,
         weight=job.spec.weight,
         priority=job.spec.priority,
@@ -104,7 +106,10 @@ def _demand(state: ClusterState, job: Job, nodes: tuple[Node, ...], slots: int) 
 def situation_of(state: ClusterState, problem: Problem) -> str:
     """A digest of what a plan is made for: slots, wishes, pace.  What jobs have is not in it: plans change that."""
     wishes = [
-        (d.job, d.size_min, d.size_max, d.weight, d.priority, sorted(d.barred), d.may_grow, state.jobs[d.job].paces)
+        (
+            *(d.job, d.size_min, d.size_max, d.weight, d.priority),
+            *(sorted(d.barred), d.may_grow, d.suspendable, state.jobs[d.job].paces),
+        )
         for d in problem.demands
     ]
     return hashlib.sha256(repr((problem.nodes, wishes)).encode()).hexdigest()[:16]
@@ -155,10 +160,15 @@ def current(c: Context, problem: Problem) -> Plan:
 
 
 def _fits(problem: Problem, plan: PlanReady) -> bool:
-    """Whether it can be applied as it stands: nobody else has its slots, and its seats are free or the job's own."""
+    """Whether it can be applied as it stands.
+
+    Nobody else has its slots, its seats are free or the job's own, and whoever can't be stopped goes on.
+    """
     usable = {(n.name, s) for n in problem.nodes for s in n.slots}
     taken: set[Place] = set()
     for demand in problem.demands:
+        if demand.floor and not demand.suspendable and not plan.seats.get(demand.job):
+            return False
         for seat, place in plan.seats.get(demand.job, {}).items():
             has_moved = seat in demand.occupied and demand.seats.get(seat) != place
             if place not in usable or place in taken or seat in demand.barred or has_moved:

@@ -192,7 +192,8 @@ def links(c: Context, job: Job) -> Iterator[Decision]:
         if members:
             yield IncidentNoted(incident.id, "reattempt: the same members are regrouped")
             epoch = Epoch(c.state.term, job.epoch.number + 1)
-            yield EpochGranted(job.name, epoch, members, f"the same members again: {incident.cause}", incident.id)
+            why, suspends = f"the same members again: {incident.cause}", job.suspension is not None
+            yield EpochGranted(job.name, epoch, members, why, incident.id, suspends)
         return
     node, why = most_named(c, job, t) if cut_off and t is not None else ("", "")
     if node:

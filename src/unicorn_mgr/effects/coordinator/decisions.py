@@ -96,6 +96,8 @@ class EpochGranted:
     reason: str
     regrouped_for: str = ""
     """The incident that this membership, the same as before, is the reattempt for."""
+    suspends: bool = False
+    """Its members finish the open step, store the state, and stand still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,30 @@ class JobGivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspensionOrdered:
+    """A running job is to have no slots: it stores its state, and gives them up when that is in storage."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspensionWithdrawn:
+    """The state of a job can't be stored: it keeps its slots and goes on."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSuspended:
+    """The state after this step is in storage, and nothing newer is anywhere: the processes may end."""
+
+    job: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
     """All shards of a checkpoint are in storage: it may be published."""
 
@@ -330,6 +356,9 @@ Decision = (
     | SeatBarred
     | PoisonFound
     | JobGivenUp
+    | SuspensionOrdered
+    | SuspensionWithdrawn
+    | JobSuspended
     | CheckpointCommitted
     | JobEnded
 )
