@@ -12,7 +12,7 @@ from unicorn_mgr.planner.placement import Unplaceable
 from unicorn_mgr.planner.planner import plan, plan_of
 from unicorn_mgr.planner.problem import Demand, Node, Problem
 from unicorn_mgr.planner.sizing import sized
-from unicorn_mgr.planner.table import Table, followers, situation, without_slots
+from unicorn_mgr.planner.table import Known, Table, followers, situation, without_slots
 
 
 def filled(problem: Problem) -> Table:
@@ -23,12 +23,14 @@ def filled(problem: Problem) -> Table:
     return table
 
 
-@given(problems())
+@given(problems(varied=False))
 @settings(max_examples=15, deadline=None)
 def test_what_was_foreseen_is_what_a_fresh_solution_is(problem: Problem) -> None:
     settled = after(problem, plan(problem, 10.0))
     table = filled(settled)
+    known = Known.of(settled)
     for follower in followers(settled):
+        assert known.situation(follower) == situation(follower)
         sizing = table.look_up(follower)
         assert sizing is not None, "everything that may happen next is in it"
         fresh = sizes_of(follower)
@@ -66,6 +68,17 @@ def test_it_answers_for_another_node_of_the_same_kind_only_if_the_same_jobs_are_
     found = [table.look_up(problem) for problem in lost]
     assert all(found)
     assert len({situation(problem) for problem in lost}) == 3
+
+
+@given(problems(), problems())
+@settings(max_examples=50)
+def test_a_situation_is_the_same_wherever_one_comes_from(before: Problem, problem: Problem) -> None:
+    assert Known.of(before).situation(problem) == situation(problem)
+
+
+def test_domains_that_are_alike_share_an_entry() -> None:
+    racks = Problem(tuple(Node(f"n{i}", (0, 1), domain=f"rack {i // 5}") for i in range(50)), ())
+    assert len(filled(racks).answers) == 2
 
 
 def test_what_was_not_foreseen_is_not_answered() -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 from unicorn_mgr.planner.knapsack import Choice, Choices, Knapsack, undominated
@@ -180,14 +179,18 @@ class Holding:
     @classmethod
     def of(cls, nodes: Mapping[str, Node], demand: Demand) -> Holding:
         """Looked up once a job, not once a size."""
-        mine = [nodes[n] for n, slot in demand.seats.values() if n in nodes and slot in nodes[n].slots]
-        devices = sorted({n.device for n in mine})
-        grade = Grade(devices[0], min(n.speed for n in mine)) if len(devices) == 1 else None
+        held = Counter([n for n, slot in demand.seats.values() if n in nodes and slot in nodes[n].slots])
+        mine = [(nodes[n], seats) for n, seats in held.items()]
+        devices = sorted({n.device for n, _ in mine})
+        grade = Grade(devices[0], min(n.speed for n, _ in mine)) if len(devices) == 1 else None
         rate = _at(demand.throughput.get(grade.device, ()), demand.size) * grade.speed if grade else 0.0
-        pieces = Counter(n.name if demand.within == "node" else domain_of(n) for n in mine)
-        whole = all(slots % demand.replica == 0 for slots in pieces.values())
-        untouched = whole and len(mine) == demand.size > 0 and not demand.hit
-        return cls(demand.size, len(mine), grade, rate, untouched)
+        pieces: Counter[str] = Counter()
+        for node, seats in mine:
+            pieces[node.name if demand.within == "node" else domain_of(node)] += seats
+        kept = sum(held.values())
+        whole = all(n % demand.replica == 0 for n in pieces.values())
+        untouched = whole and kept == demand.size > 0 and not demand.hit
+        return cls(demand.size, kept, grade, rate, untouched)
 
     def keeps(self, size: int, grade: Grade) -> bool:
         """Whether a choice leaves the job as it is."""
@@ -229,28 +232,23 @@ def _admitted(
 ) -> tuple[dict[int, Choice], dict[str, str]]:
     """Who gets its minimum, with the choice of it: by priority, who runs first, then by submission.
 
-    Before that everybody keeps its floor: who can't be suspended before anybody, the others before all
-    of their own priority.  A job that does not fit does not keep smaller ones behind it from what is left.
+    Before that everybody keeps its floor.  A job that does not fit does not keep smaller ones behind
+    it from what is left.
     """
     left = list(capacities)
     admitted: dict[int, Choice] = {}
     refused: dict[str, str] = {}
     order = sorted(enumerate(problem.demands), key=lambda d: (-d[1].priority, not d[1].members, d[0]))
     for i, demand in order:
-        if demand.floor and not demand.suspendable:
+        if demand.floor:
             _admit(i, _least(every[i], left), left, admitted)
-    for _, level in groupby(order, key=lambda d: d[1].priority):
-        equals = list(level)
-        for i, demand in equals:
-            if demand.floor and demand.suspendable:
-                _admit(i, _least(every[i], left), left, admitted)
-        for i, demand in equals:
-            before = admitted.pop(i, None)
-            for row in before.rows if before is not None else ():
-                left[row] += before.size if before is not None else 0
-            whole = _least([c for c in every[i] if c.size >= demand.size_min], left)
-            if not _admit(i, whole or before, left, admitted):
-                refused[demand.job] = _why_refused(problem, demand, every[i], left)
+    for i, demand in order:
+        before = admitted.pop(i, None)
+        for row in before.rows if before is not None else ():
+            left[row] += before.size if before is not None else 0
+        whole = _least([c for c in every[i] if c.size >= demand.size_min], left)
+        if not _admit(i, whole or before, left, admitted):
+            refused[demand.job] = _why_refused(problem, demand, every[i], left)
     return admitted, refused
 
 

@@ -24,6 +24,8 @@ WARM, NEAR, FAR = 1, 2, 3
 """What a new replica costs on a node that knows the job, in a domain where it is, elsewhere."""
 
 Seats = dict[int, Place]
+Kind = tuple[tuple[tuple[str, float, int], int], ...]
+"""Of a failure domain: how many nodes it has of each device, speed and number of slots."""
 
 
 class Unplaceable(Exception):
@@ -59,6 +61,12 @@ class Wish:
         mine = self.demand.seats.values()
         return Counter(n for n, slot in mine if n in nodes and slot in nodes[n].slots and self.served_by(nodes[n]))
 
+    def room_in(self, domain: Sequence[Node]) -> int:
+        """Slots that whole replicas can have in a domain nobody is in."""
+        served = [len(n.slots) for n in domain if self.served_by(n)]
+        pieces = served if self.demand.within == "node" else [sum(served)]
+        return sum(slots // self.demand.replica * self.demand.replica for slots in pieces)
+
     def cell(self, node: Node) -> str:
         """Within what a replica of it must be whole."""
         return node.name if self.demand.within == "node" else domain_of(node)
@@ -90,22 +98,64 @@ class Room:
 
     nodes: Mapping[str, Node]
     free: dict[str, list[int]] = field(default_factory=dict)
+    domains: dict[str, list[Node]] = field(default_factory=dict)
+    opened: dict[str, None] = field(default_factory=dict)
+    """Domains in which somebody has something, in order."""
+    untouched: dict[Kind, dict[str, None]] = field(default_factory=dict)
+    """All others, by what they have: those of one kind are as good as each other."""
 
     @classmethod
     def of(cls, problem: Problem, kept: Sequence[Seats]) -> Room:
         """What is left beside those seats."""
-        taken = {place for seats in kept for place in seats.values()}
-        free = {n.name: [s for s in n.slots if (n.name, s) not in taken] for n in problem.nodes}
-        return cls(problem.by_name, free)
+        taken: dict[str, set[int]] = {}
+        for seats in kept:
+            for name, slot in seats.values():
+                taken.setdefault(name, set()).add(slot)
+        room = cls(problem.by_name)
+        for n in problem.nodes:
+            held = taken.get(n.name)
+            room.free[n.name] = [s for s in n.slots if s not in held] if held else list(n.slots)
+            room.domains.setdefault(domain_of(n), []).append(n)
+        for domain, nodes in room.domains.items():
+            if any(n.name in taken for n in nodes):
+                room.opened[domain] = None
+            else:
+                room.untouched.setdefault(_kind(nodes), {})[domain] = None
+        return room
+
+    def offers(self, wish: Wish, slots: int) -> dict[str, int]:
+        """Free slots by node: of all domains in use, and of as many others of each kind as these slots may need."""
+        looked_at = dict(self.opened)
+        looked_at.update((domain_of(self.nodes[n]), None) for n in sorted(wish.demand.warm) if n in self.nodes)
+        for alike in self.untouched.values():
+            lacking, spread = slots, wish.demand.domains
+            for domain in alike:
+                if lacking <= 0 and spread <= 0:
+                    break
+                looked_at[domain] = None
+                lacking -= wish.room_in(self.domains[domain])
+                spread -= 1
+        there = (n for domain in looked_at for n in self.domains[domain] if self.free[n.name])
+        return {n.name: len(self.free[n.name]) for n in there if wish.served_by(n)}
 
     def fill(self, wish: Wish, seats: Seats, slots: Mapping[str, int]) -> None:
         """New seats, until it has so many slots on each of these nodes."""
         taken = wish.demand.barred | wish.demand.occupied | seats.keys()
         numbers = (n for n in count() if n not in taken)
+        has = Counter(name for name, _ in seats.values())
         for name, wanted in slots.items():
-            has = sum(node == name for node, _ in seats.values())
-            for number in islice(numbers, wanted - has):
+            for number in islice(numbers, wanted - has[name]):
                 seats[number] = (name, self.free[name].pop(0))
+            self._open(domain_of(self.nodes[name]))
+
+    def _open(self, domain: str) -> None:
+        if domain not in self.opened:
+            self.opened[domain] = None
+            del self.untouched[_kind(self.domains[domain])][domain]
+
+
+def _kind(domain: Sequence[Node]) -> Kind:
+    return tuple(sorted(Counter((n.device, n.speed, len(n.slots)) for n in domain).items()))
 
 
 def placed(problem: Problem, wishes: Sequence[Wish]) -> list[Seats]:
@@ -129,7 +179,7 @@ def _grown(room: Room, wish: Wish, seats: Seats, job: int) -> dict[str, int]:
     Of equally cheap places those it is at, then the fullest: what fails as one then hits few jobs.
     """
     slots = Counter(name for name, _ in seats.values())
-    free = {n.name: len(room.free[n.name]) for n in room.nodes.values() if wish.served_by(n) and room.free[n.name]}
+    free = room.offers(wish, wish.size - len(seats))
     cells: dict[str, list[Node]] = {}
     for name in free:
         cells.setdefault(wish.cell(room.nodes[name]), []).append(room.nodes[name])

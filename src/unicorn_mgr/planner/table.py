@@ -1,23 +1,28 @@
 """Plans for what may happen next, made ahead: an incident then costs a look-up.
 
-Sizes depend on little of a problem: how many usable slots of which kind there are, and per job its
-wishes and what it has left.  That is the *situation*, and the key of the table; nodes that are alike
-share an entry.  So a look-up verifies itself: whatever has really happened, an answer is found only if
-it was made for just this.  Places are cheap, and are found when the answer is used.
+Sizes depend on little of a problem: how many usable slots of which kind there are together, and per
+job its wishes and what it has left.  That is the *situation*, and the key of the table; nodes that are
+alike share an entry.  So a look-up verifies itself: whatever has really happened, an answer is found
+only if it was made for just this.  Places are cheap, and are found when the answer is used.
+
+What follows from a problem differs from it in a node and a few jobs, and shares all else with it, the
+same objects.  So only what is another object is looked at again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unicorn_mgr.planner.choices import Holding
 from unicorn_mgr.planner.knapsack import Sizing
-from unicorn_mgr.planner.problem import Demand, Node, Problem
+from unicorn_mgr.planner.problem import Demand, Node, Problem, domain_of
 
 Situation = tuple[Any, ...]
+Kinds = frozenset[tuple[Any, int]]
+"""What is counted, and how often."""
 
 
 @dataclass(slots=True)
@@ -26,33 +31,138 @@ class Table:
 
     base: Problem
     answers: dict[Situation, Sizing] = field(default_factory=dict)
+    _known: Known | None = None
 
     def look_up(self, problem: Problem) -> Sizing | None:
         """The sizes for exactly this problem, if it was foreseen."""
-        wishes = {d.job: _wishes(d) for d in self.base.demands}
-        foreseen = _rules(problem) == _rules(self.base)
-        if not foreseen or any(wishes.get(d.job) != _wishes(d) for d in problem.demands):
+        known = self._of_base()
+        if _rules(problem) != _rules(self.base) or not all(known.wished(d) for d in problem.demands):
             return None
-        return self.answers.get(situation(problem))
+        return self.answers.get(known.situation(problem))
 
     def missing(self) -> Iterator[tuple[Situation, Problem]]:
         """What is to be solved for the table to be whole, likeliest first."""
-        seen = set(self.answers)
+        known, seen = self._of_base(), set(self.answers)
         for problem in followers(self.base):
-            key = situation(problem)
+            key = known.situation(problem)
             if key not in seen:
                 seen.add(key)
                 yield key, problem
 
+    def _of_base(self) -> Known:
+        if self._known is None:
+            self._known = Known.of(self.base)
+        return self._known
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a problem, so that little is left to find out of one that follows from it."""
+
+    nodes: tuple[Node, ...]
+    by_name: dict[str, Node]
+    domains: dict[str, Counter[Any]]
+    kinds: Counter[Kinds]
+    """Of domains, by the kinds of nodes in them."""
+    demands: dict[str, Demand]
+    states: dict[str, tuple[Any, ...]]
+    on: dict[str, list[str]]
+    """Jobs with a seat there, by node."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> Known:
+        """All of it, once."""
+        nodes = problem.by_name
+        domains = domains_of(problem.nodes)
+        on: dict[str, list[str]] = {}
+        for d in problem.demands:
+            for name in Counter(name for name, _ in d.seats.values()):
+                on.setdefault(name, []).append(d.job)
+        return cls(
+            nodes=problem.nodes,
+            by_name=nodes,
+            domains=domains,
+            kinds=Counter(frozenset(kinds.items()) for kinds in domains.values()),
+            demands={d.job: d for d in problem.demands},
+            states={d.job: _state(d, nodes) for d in problem.demands},
+            on=on,
+        )
+
+    def wished(self, demand: Demand) -> bool:
+        """Whether the job wished for the same."""
+        before = self.demands.get(demand.job)
+        return before is demand or (before is not None and _wishes(before) == _wishes(demand))
+
+    def situation(self, problem: Problem) -> Situation:
+        """What sizes of a problem depend on beside rules and wishes, hashable."""
+        lost, came = differing(self.nodes, problem.nodes)
+        by_name = dict(self.by_name)
+        for node in lost:
+            del by_name[node.name]
+        by_name.update((n.name, n) for n in came)
+        touched = {job for n in (*lost, *came) for job in self.on.get(n.name, ())}
+        states = []
+        for d in problem.demands:
+            if d is self.demands.get(d.job) and d.job not in touched:
+                states.append(self.states[d.job])
+            else:
+                states.append(_state(d, by_name))
+        return self._kinds_after(lost, came), tuple(states)
+
+    def _kinds_after(self, lost: Sequence[Node], came: Sequence[Node]) -> Kinds:
+        kinds = Counter(self.kinds)
+        domains: dict[str, Counter[Any]] = {}
+        for nodes, sign in ((lost, -1), (came, 1)):
+            for node in nodes:
+                domain = domain_of(node)
+                if domain not in domains:
+                    domains[domain] = Counter(self.domains.get(domain, ()))
+                domains[domain][_kind(node)] += sign
+        for domain, after in domains.items():
+            if domain in self.domains:
+                kinds[frozenset(self.domains[domain].items())] -= 1
+            if +after:
+                kinds[frozenset((+after).items())] += 1
+        return frozenset((+kinds).items())
+
 
 def situation(problem: Problem) -> Situation:
-    """What sizes depend on beside the wishes of jobs, hashable."""
+    """What sizes depend on beside rules and wishes, hashable."""
     nodes = problem.by_name
-    kinds = Counter((n.device, n.speed, n.domain, len(n.slots)) for n in problem.nodes)
-    return tuple(sorted(kinds.items())), tuple(_state(d, nodes) for d in problem.demands)
+    kinds = Counter(frozenset(kinds.items()) for kinds in domains_of(problem.nodes).values())
+    return frozenset(kinds.items()), tuple(_state(d, nodes) for d in problem.demands)
 
 
-def _state(demand: Demand, nodes: dict[str, Node]) -> tuple[Any, ...]:
+def domains_of(nodes: Iterable[Node]) -> dict[str, Counter[Any]]:
+    """By failure domain, how many nodes of each kind it has: domains with the same serve alike."""
+    found: dict[str, Counter[Any]] = {}
+    for n in nodes:
+        found.setdefault(domain_of(n), Counter())[_kind(n)] += 1
+    return found
+
+
+def _kind(node: Node) -> tuple[str, float, int]:
+    return node.device, node.speed, len(node.slots)
+
+
+def differing(before: Sequence[Node], after: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+    """Both without what they begin and end with alike."""
+    start = _alike_until(before, after)
+    before, after = before[start:], after[start:]
+    end = _alike_until(before[::-1], after[::-1])
+    return before[: len(before) - end], after[: len(after) - end]
+
+
+def _alike_until(before: Sequence[Node], after: Sequence[Node]) -> int:
+    """By halves: slices of the same objects compare in no time."""
+    low, high = 0, min(len(before), len(after))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if before[low:middle] == after[low:middle] else (low, middle - 1)
+    return low
+
+
+def _state(demand: Demand, nodes: Mapping[str, Node]) -> tuple[Any, ...]:
     return demand.job, demand.members, demand.hit, demand.may_grow, len(demand.barred), Holding.of(nodes, demand)
 
 
@@ -79,7 +189,8 @@ def _rules(problem: Problem) -> tuple[Any, ...]:
 
 def followers(problem: Problem) -> Iterator[Problem]:
     """The problem after each next event: a node is lost, slots of a job are, a node joins, a job ends."""
-    alike = _alike(problem)
+    kinds = {domain: frozenset(kinds.items()) for domain, kinds in domains_of(problem.nodes).items()}
+    alike = _alike(problem, kinds)
     for node in alike:
         yield without_slots(problem, node, node.slots)
     for node in alike:
@@ -87,16 +198,15 @@ def followers(problem: Problem) -> Iterator[Problem]:
             mine = sorted(slot for name, slot in demand.seats.values() if name == node.name)
             for lost in range(1, len(mine) + 1):
                 yield without_slots(problem, node, tuple(mine[:lost]))
-    for shape in sorted({(n.device, n.speed, n.domain, n.slots) for n in problem.nodes}):
-        device, speed, domain, slots = shape
-        newcomer = Node("a node that joins", slots, device, speed, domain)
+    for like in {(_kind(n), kinds[domain_of(n)]): n for n in problem.nodes}.values():
+        newcomer = replace(like, name="a node that joins")
         yield replace(problem, nodes=(*problem.nodes, newcomer))
     for i in range(len(problem.demands)):
         yield replace(problem, demands=(*problem.demands[:i], *problem.demands[i + 1 :]))
 
 
-def _alike(problem: Problem) -> list[Node]:
-    """One node of each kind: of like slots with the same jobs on them."""
+def _alike(problem: Problem, kinds: Mapping[str, Kinds]) -> list[Node]:
+    """One node of each kind: of like slots in like domains with the same jobs on them."""
     jobs: dict[str, Counter[str]] = {n.name: Counter() for n in problem.nodes}
     for demand in problem.demands:
         for name, _ in demand.seats.values():
@@ -104,8 +214,7 @@ def _alike(problem: Problem) -> list[Node]:
                 jobs[name][demand.job] += 1
     found: dict[tuple[Any, ...], Node] = {}
     for n in problem.nodes:
-        kind = (n.device, n.speed, n.domain, len(n.slots), tuple(sorted(jobs[n.name].items())))
-        found.setdefault(kind, n)
+        found.setdefault((_kind(n), kinds[domain_of(n)], frozenset(jobs[n.name].items())), n)
     return list(found.values())
 
 
@@ -122,9 +231,7 @@ def without_slots(problem: Problem, node: Node, slots: tuple[int, ...]) -> Probl
 
 
 def _bereft(demand: Demand, gone: set[tuple[str, int]]) -> Demand:
-    """Seats on lost slots are taken away before anybody plans: healing waits for no plan."""
-    kept = {seat: place for seat, place in demand.seats.items() if place not in gone}
-    lost = len(demand.seats) - len(kept)
+    lost = sum(place in gone for place in demand.seats.values())
     if not lost:
         return demand
-    return replace(demand, seats=kept, hit=True, members=max(0, demand.members - lost))
+    return replace(demand, hit=True, members=max(0, demand.members - lost))
