@@ -20,8 +20,13 @@ from unicorn_mgr.model import Epoch, Severity
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
 
 EVENT = m.EventLine(1, 5.0, "NodeHeard", "node n0 is heard again", '{"node": "n0"}')
+PLAN = shapes.of_plan(m.ClusterView(jobs=(m.JobView("gpt", "waiting"),), plan=m.PlanView()))
+WHAT_IF = shapes.of_what_if(m.WhatIfAnswer((m.PlannedJob("gpt"),), m.PlanView()))
 FULL: dict[str, Mapping[str, Any]] = {
     "cluster": shapes.of_cluster(m.ClusterView()),
+    "plan": PLAN,
+    "certificate": PLAN["plan"],
+    "what-if": WHAT_IF,
     "node": shapes.of_node(m.NodeView()),
     "job": shapes.of_job(m.JobView()),
     "worker": shapes.of_worker(m.WorkerView()),
@@ -48,6 +53,11 @@ def test_every_key_is_documented_and_every_documented_key_is_there(name: str) ->
     if name in EXTENDS:
         documented = [*rows(EXTENDS[name]), *documented]
     assert sorted(documented) == sorted(FULL[name])
+
+
+@pytest.mark.parametrize(("name", "shown"), [("plan", PLAN), ("what-if", WHAT_IF)])
+def test_every_key_of_a_plans_jobs_is_documented_too(name: str, shown: Mapping[str, Any]) -> None:
+    assert sorted(re.findall(r"`(\w+)`", rows(name)["jobs"][-1])) == sorted(shown["jobs"][0])
 
 
 TYPES: dict[str, tuple[type, ...]] = {
