@@ -55,14 +55,14 @@ def _some(draw: st.DrawFn, rows: int) -> tuple[int, ...]:
 
 
 @st.composite
-def problems(draw: st.DrawFn, replicas: bool = True, devices: tuple[str, ...] = ("a", "b")) -> Problem:
-    """Small clusters of odd nodes, with jobs that run, wait, were hit, or want much."""
+def problems(draw: st.DrawFn, *, varied: bool = True) -> Problem:
+    """Small clusters with jobs that run, wait, were hit, or want much; `varied`: of odd nodes, and wide replicas."""
     nodes = tuple(
         Node(
             name=f"n{i}",
             slots=tuple(range(draw(st.integers(1, 4)))),
-            device=draw(st.sampled_from(devices)),
-            speed=draw(st.sampled_from((1.0, 1.0, 0.5))),
+            device=draw(st.sampled_from(("a", "b"))) if varied else "a",
+            speed=draw(st.sampled_from((1.0, 1.0, 0.5))) if varied else 1.0,
             domain=draw(st.sampled_from(("", "rack"))),
         )
         for i in range(draw(st.integers(0, 4)))
@@ -70,7 +70,7 @@ def problems(draw: st.DrawFn, replicas: bool = True, devices: tuple[str, ...] = 
     free = [(n.name, s) for n in nodes for s in n.slots] + [("gone", s) for s in range(2)]
     demands = []
     for i in range(draw(st.integers(0, 4))):
-        replica = draw(st.sampled_from((1, 1, 1, 2))) if replicas else 1
+        replica = draw(st.sampled_from((1, 1, 1, 2))) if varied else 1
         taken = draw(st.integers(0, min(4, len(free)))) if draw(st.booleans()) else 0
         seats = {s: free.pop(draw(st.integers(0, len(free) - 1))) for s in range(taken)}
         demands.append(_demand(draw, f"j{i}", replica, seats))
