@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from unicorn_mgr.planner.knapsack import Choice, Choices, Knapsack, undominated
@@ -232,23 +233,28 @@ def _admitted(
 ) -> tuple[dict[int, Choice], dict[str, str]]:
     """Who gets its minimum, with the choice of it: by priority, who runs first, then by submission.
 
-    Before that everybody keeps its floor.  A job that does not fit does not keep smaller ones behind
-    it from what is left.
+    Before that everybody keeps its floor: who can't be suspended before anybody, the others before all
+    of their own priority.  A job that does not fit does not keep smaller ones behind it from what is left.
     """
     left = list(capacities)
     admitted: dict[int, Choice] = {}
     refused: dict[str, str] = {}
     order = sorted(enumerate(problem.demands), key=lambda d: (-d[1].priority, not d[1].members, d[0]))
     for i, demand in order:
-        if demand.floor:
+        if demand.floor and not demand.suspendable:
             _admit(i, _least(every[i], left), left, admitted)
-    for i, demand in order:
-        before = admitted.pop(i, None)
-        for row in before.rows if before is not None else ():
-            left[row] += before.size if before is not None else 0
-        whole = _least([c for c in every[i] if c.size >= demand.size_min], left)
-        if not _admit(i, whole or before, left, admitted):
-            refused[demand.job] = _why_refused(problem, demand, every[i], left)
+    for _, level in groupby(order, key=lambda d: d[1].priority):
+        equals = list(level)
+        for i, demand in equals:
+            if demand.floor and demand.suspendable:
+                _admit(i, _least(every[i], left), left, admitted)
+        for i, demand in equals:
+            before = admitted.pop(i, None)
+            for row in before.rows if before is not None else ():
+                left[row] += before.size if before is not None else 0
+            whole = _least([c for c in every[i] if c.size >= demand.size_min], left)
+            if not _admit(i, whole or before, left, admitted):
+                refused[demand.job] = _why_refused(problem, demand, every[i], left)
     return admitted, refused
 
 
