@@ -231,7 +231,9 @@ def without_slots(problem: Problem, node: Node, slots: tuple[int, ...]) -> Probl
 
 
 def _bereft(demand: Demand, gone: set[tuple[str, int]]) -> Demand:
-    lost = sum(place in gone for place in demand.seats.values())
+    """Seats on lost slots are taken away before anybody plans: healing waits for no plan."""
+    kept = {seat: place for seat, place in demand.seats.items() if place not in gone}
+    lost = len(demand.seats) - len(kept)
     if not lost:
         return demand
-    return replace(demand, hit=True, members=max(0, demand.members - lost))
+    return replace(demand, seats=kept, hit=True, members=max(0, demand.members - lost))
