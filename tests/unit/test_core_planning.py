@@ -224,6 +224,21 @@ def test_a_lost_node_is_made_up_for_by_the_lighter_job(world: Planned) -> None:
     assert all(not i.open for i in world.incidents)
 
 
+def test_slots_that_micro_batches_do_not_keep_busy_go_to_who_can_use_them(world: Planned) -> None:
+    """How many there are is known once the program says so."""
+    world.submit("few", 1, 5, weight=9.0)
+    world.answer()
+    world.submit("many", 1, 6)
+    world.answer()
+    assert world.sizes() == {"few": 5, "many": 1}
+    world.take()
+    for worker in world.job("few").alive():
+        world.begin(worker.name, {"micro_batches": "2"})
+    assert world.asked(), "the plan was made for a job of which nobody knew that"
+    world.answer()
+    assert world.sizes() == {"few": 2, "many": 4}
+
+
 def test_a_weight_that_changes_moves_slots(world: Planned) -> None:
     world.train_planned("one", 1, 6)
     world.train_planned("other", 1, 6, weight=2.0)

@@ -128,3 +128,9 @@ def test_the_schema_tells_each_field(capsys: pytest.CaptureFixture[str]) -> None
     assert schema["properties"].keys() == JobFile.model_fields.keys()
     assert schema["required"] == ["name", "command"]
     assert schema["additionalProperties"] is False
+
+
+def test_the_example_can_be_submitted() -> None:
+    spec = read_job(Path(__file__).parents[2] / "examples" / "gpt" / "job.yaml")
+    check(spec)
+    assert (spec.name, spec.weight, spec.size_min, spec.size_max) == ("gpt", 2.0, 1, 3)

@@ -19,13 +19,13 @@ COUNTLESS = 10**9
 
 def staircases(job: Job, least: int, slots: int, devices: list[str]) -> dict[str, Staircase]:
     """By device type, the sizes from `least` to `slots` at which it runs faster than at any smaller one."""
-    base = expected(replace(job.spec, size_min=max(1, least)), _micro_batches(job), slots)
+    base = expected(replace(job.spec, size_min=max(1, least)), micro_batches(job), slots)
     return dict.fromkeys(devices, _rising(_with_measured(base, job)))
 
 
 def rate_at(job: Job, size: int) -> float:
     """FLOP/s on so many slots, as far as they do anything for it."""
-    stairs = _rising(_with_measured(expected(job.spec, _micro_batches(job), size), job)) if size else ()
+    stairs = _rising(_with_measured(expected(job.spec, micro_batches(job), size), job)) if size else ()
     return max((rate for at, rate in stairs if at <= size), default=0.0)
 
 
@@ -82,7 +82,7 @@ def _proportional(sizes: Sizes, micro_batches: int, slots: int) -> Profile:
     return proportional(micro_batches, sizes, slots, NOMINAL_FLOPS)
 
 
-def _micro_batches(job: Job) -> int:
+def micro_batches(job: Job) -> int:
     """As many as its program says that make up a step; before it has said so each size is taken to pay."""
     told = (job.fingerprint or {}).get("micro_batches", "")
     return int(told) if told.isdecimal() and int(told) > 0 else COUNTLESS

@@ -15,7 +15,7 @@ from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.suspension import suspendable
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
-from unicorn_mgr.coordinator.throughput import departed, rated, staircases
+from unicorn_mgr.coordinator.throughput import departed, micro_batches, rated, staircases
 from unicorn_mgr.effects.coordinator import Decision, PaceChanged, PlanReady, PlanWanted
 from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem
 from unicorn_mgr.planner.reasons import slots
@@ -108,11 +108,15 @@ def situation_of(state: ClusterState, problem: Problem) -> str:
     wishes = [
         (
             *(d.job, d.size_min, d.size_max, d.weight, d.priority),
-            *(sorted(d.barred), d.may_grow, d.suspendable, state.jobs[d.job].paces),
+            *(sorted(d.barred), d.may_grow, d.suspendable, *_pace(state.jobs[d.job])),
         )
         for d in problem.demands
     ]
     return hashlib.sha256(repr((problem.nodes, wishes)).encode()).hexdigest()[:16]
+
+
+def _pace(job: Job) -> tuple[object, ...]:
+    return micro_batches(job), job.paces
 
 
 def paced(c: Context, job: Job) -> Iterator[Decision]:
