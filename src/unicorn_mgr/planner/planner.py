@@ -52,12 +52,14 @@ def plan_of(problem: Problem, sizes: Sizes, sizing: Sizing) -> Plan:
 
 
 def _made(problem: Problem, sizes: Sizes, sizing: Sizing, chosen: Sequence[Choice], seats: Sequence[Seats]) -> Plan:
+    worth = sum(c.value for c in chosen)
     whole = list(chosen) == sizing.picked(sizes.knapsack)
     return Plan(
         seats={d.job: mine for d, mine in zip(problem.demands, seats, strict=True)},
         reasons=reasons(problem, chosen, sizes.refused),
-        value=sum(c.value for c in chosen),
-        bound=sizing.bound,
+        value=worth,
+        # A job that was left out for want of room in one piece may have been worth less than nothing.
+        bound=max(sizing.bound, worth),
         proven=sizing.proven and whole,
         solver=sizing.solver,
         rung="greedy" if sizing.solver == "greedy" else "ilp",
