@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -81,8 +81,8 @@ class Settings(BaseModel):
     """The planner's solver has this long; then the best plan known is taken."""
     plan_retry_seconds: Seconds = 5.0
     """After the solver has failed it is tried again this much later."""
-    objective: Literal["cost", "paper"] = "cost"
-    """What the planner makes most of: each change at its own cost, or as Unicron's paper has it."""
+    paper_objective: bool = False
+    """The planner charges a change as Unicron's paper has it, not each at its own cost."""
     hysteresis: Annotated[float, Field(ge=0)] = 0.01
     """Share of its value that a change of a job must gain beyond its cost."""
     node_mtbf_seconds: Annotated[float, Field(gt=0)] = 30 * 86_400.0

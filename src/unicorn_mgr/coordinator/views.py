@@ -42,7 +42,7 @@ def cluster_view(
         alarm=state.breaker,
         metrics_address=metrics,
         drills=drills,
-        settings=live.settings.model_dump(exclude={"objective"}),
+        settings=live.settings.model_dump(),
         plan=_plan_view(state.planning),
     )
 

@@ -42,7 +42,7 @@ def problem_with(state: ClusterState, settings: Settings, nodes: tuple[Node, ...
         nodes,
         tuple(_demand(state, j, nodes, slots) for j in jobs),
         node_mtbf=settings.node_mtbf_seconds,
-        objective=settings.objective,
+        objective="paper" if settings.paper_objective else "cost",
         hysteresis=settings.hysteresis,
     )
 
