@@ -17,7 +17,10 @@ from benchmarks.cluster import ROOT, Failed
 from benchmarks.result import Options, Result, busy_share, markdown, this_machine, today
 from unicorn_mgr.cli.common import Problem
 
-NAMES = ("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint")
+NAMES = (
+    *("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint"),
+    *("plan", "plan_value"),
+)
 WITH_DATA = ("fit_throughput",)
 """Run only when they are named: their data is not part of the project."""
 
