@@ -21,7 +21,7 @@ from e2e.harness import (
 
 from unicorn_mgr import messages
 
-STEPS = 300
+STEPS = 450
 ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.1"]
 
 

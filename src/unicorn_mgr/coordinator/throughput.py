@@ -20,12 +20,12 @@ COUNTLESS = 10**9
 def staircases(job: Job, least: int, slots: int, devices: list[str]) -> dict[str, Staircase]:
     """By device type, the sizes from `least` to `slots` at which it runs faster than at any smaller one."""
     base = expected(replace(job.spec, size_min=max(1, least)), micro_batches(job), slots)
-    return dict.fromkeys(devices, _rising(_with_measured(base, job)))
+    return dict.fromkeys(devices, _with_measured(base, job).rising)
 
 
 def rate_at(job: Job, size: int) -> float:
     """FLOP/s on so many slots, as far as they do anything for it."""
-    stairs = _rising(_with_measured(expected(job.spec, micro_batches(job), size), job)) if size else ()
+    stairs = _with_measured(expected(job.spec, micro_batches(job), size), job).rising if size else ()
     return max((rate for at, rate in stairs if at <= size), default=0.0)
 
 
@@ -109,12 +109,3 @@ def departed(job: Job, size: int) -> float | None:
     counted_on = Profile({size: Entry(1 / job.paces[size], "measured")})
     faster = Estimate(1 / estimate.value, estimate.error)
     return estimate.value if departs(counted_on, size, faster) else None
-
-
-def _rising(profile: Profile) -> Staircase:
-    """Without sizes that do no more than a smaller one."""
-    found: list[tuple[int, float]] = []
-    for size in profile.sizes:
-        if not found or profile.at(size) > found[-1][1] * (1 + 1e-9):
-            found.append((size, profile.at(size)))
-    return tuple(found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
@@ -37,7 +37,7 @@ class Entry:
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Profile:
     """Useful FLOP/s by size.  Sizes that are not in it do no work at all."""
 
@@ -62,6 +62,15 @@ class Profile:
         """Where the figure is from; None if the job may not have so many."""
         entry = self.entries.get(size)
         return entry.source if entry else None
+
+    @cached_property
+    def rising(self) -> tuple[tuple[int, float], ...]:
+        """(size, FLOP/s) without sizes that do no more than a smaller one."""
+        found: list[tuple[int, float]] = []
+        for size, entry in self.entries.items():
+            if not found or entry.flops > found[-1][1] * (1 + ROUNDING):
+                found.append((size, entry.flops))
+        return tuple(found)
 
     def best(self, slots: int) -> int:
         """The size with the most throughput that so many slots allow, the smallest of equals; 0 if none."""
