@@ -40,9 +40,10 @@ def test_all_replicas_are_lost(shared: Cluster, undisturbed: Undisturbed, store:
 
 
 def test_all_replicas_are_lost_and_there_is_no_checkpoint(shared: Cluster, undisturbed: Undisturbed) -> None:
-    job = shared.submit(["--steps", "16"], drills=ALL)
+    job = shared.submit(["--steps", "40", "--pace", "0.05"], drills=ALL)
+    job.hurry_when_whole(3)
     assert job.wait().exit_code == 0, shared.logs()
-    check_exact(job, undisturbed("--steps", "16"), members=3)
+    check_exact(job, undisturbed("--steps", "40"), members=3)
 
 
 def train_to(shared: Cluster, store: Path, steps: int, **spec: Any) -> Job:

@@ -96,7 +96,7 @@ def test_the_story_of_a_node(data: Path) -> None:
     story = replayed(str(data), "--node", "n1")
     assert (story["node"], story["state"]) == ("n1", "up")
     texts = [line["text"] for line in story["events"]]
-    assert texts[0] == "node n1 attached with 1 slots at 10.0.0.1"
+    assert texts[0] == "node n1 attached with 1 slot at 10.0.0.1"
     assert not any("n2" in text for text in texts)
 
 
