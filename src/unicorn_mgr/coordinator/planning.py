@@ -47,7 +47,6 @@ class SolverGone(Exception):
 class Solver:
     """A process that solves, started when it is first needed and again when it has failed."""
 
-    name: str
     _process: asyncio.subprocess.Process | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -56,7 +55,7 @@ class Solver:
         async with self._turn:
             try:
                 process = await self._running()
-                assert process.stdin is not None and process.stdout is not None  # noqa: PT018 both are pipes
+                assert process.stdin is not None and process.stdout is not None  # noqa: PT018 - both are pipes
                 process.stdin.write(QUESTION.dump_json(question) + b"\n")
                 async with asyncio.timeout(question.limit * OVERRUN + SLACK_SECONDS):
                     await process.stdin.drain()
@@ -114,8 +113,8 @@ class Planner:
     def __init__(self, limit: float) -> None:
         self.counts = Counts()
         self._limit = limit
-        self._solver = Solver("plan")
-        self._foresight = Solver("table")
+        self._solver = Solver()
+        self._foresight = Solver()
         self._table: Table | None = None
 
     async def plan(self, problem: Problem, *, really: bool = True) -> Plan:
@@ -151,6 +150,7 @@ class Planner:
             if self._table is not None and self._table.base == problem:
                 continue
             self._table = table = Table(problem)
+            self.counts.table_entries = 0
             for key, follower in table.missing():
                 try:
                     answered = await self._foresight.ask(Question(follower, self._limit, sizes_only=True))

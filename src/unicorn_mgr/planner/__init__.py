@@ -1,6 +1,7 @@
 """Who gets which slots.
 
-The seam is a pure function from a `Problem` to a `Plan`, in `planner`.  `simple` is what remains
-when no solver answers: it keeps what runs, serves jobs in order of submission, and lets them grow
-into what is free.
+`planner.plan` answers a `problem.Problem` with a `problem.Plan`: the value of each size (`choices`),
+sizes (`knapsack` bounds and reduces, `core` and `ilp` solve, `sizing` keeps the time), places
+(`placement`, and `packing` where that finds no room), reasons in words.  `table` foresees the next
+problems, `serve` is the process that solves, and `simple` answers where no solver can.
 """
