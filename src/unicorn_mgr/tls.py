@@ -55,7 +55,7 @@ def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
 def _checked(folder: Path) -> tuple[bytes, bytes, bytes]:
     """What gRPC would only find out, and not say, when somebody connects."""
     from cryptography import x509  # noqa: PLC0415 - on loopback nobody needs it, and it takes long to read
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
 
     ca, cert, key = _read(folder)
     try:

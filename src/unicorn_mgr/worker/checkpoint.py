@@ -353,7 +353,7 @@ class Checkpointer:
             for attempt in _attempts(failed, stop_after_delay(RESTORE_SECONDS_MAX)):
                 with attempt:
                     return read()
-        except Exception as last:
+        except Exception as last:  # fsspec's file systems raise what they like: the user gets one line of it
             fix = f"it can't be read: {_one_line(last)}; mend it, or choose another --checkpoint"
             raise MistakeError(Mistake("checkpoint", self._storage.url, fix)) from last
         raise AssertionError("attempts end with a value or an exception")

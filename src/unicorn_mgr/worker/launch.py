@@ -104,6 +104,7 @@ def _stream(like: TextIO, number: int, name: str, mode: str) -> io.TextIOWrapper
     asked = not sys.flags.ignore_environment and os.environ.get("PYTHONUNBUFFERED")
     unbuffered = bool(asked or getattr(like, "write_through", False))
     bare = unbuffered and mode == "w"
+    # The stream that is made of it closes it.
     binary: Any = open(number, f"{mode}b", 0 if bare else -1, closefd=False)  # noqa: SIM115
     (binary if bare else binary.raw).name = name
     by_line = mode == "w" and not unbuffered
@@ -226,7 +227,7 @@ def _run_to_end(kind: str, target: str, first: str) -> int:
     """Run the user's code, then what the interpreter does at exit; returns the exit code."""
     code = _run_guarded(kind, target, first)
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls at its end
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001 - as at any interpreter's exit: shown, and the code stays
         traceback.print_exc()
