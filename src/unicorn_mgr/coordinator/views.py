@@ -16,8 +16,10 @@ from unicorn_mgr.coordinator.state import (
     Worker,
     WorkerPhase,
 )
+from unicorn_mgr.effects.coordinator import PlanReady
 from unicorn_mgr.messages import ClusterView, IncidentView, JobView, NodeView, PlanView, Sample, WorkerView
 from unicorn_mgr.phases import Phase
+from unicorn_mgr.planner.problem import Plan
 
 ENDED_JOBS_SHOWN = 100
 INCIDENTS_SHOWN = 500
@@ -43,26 +45,29 @@ def cluster_view(
         metrics_address=metrics,
         drills=drills,
         settings=live.settings.model_dump(),
-        plan=_plan_view(state.planning),
+        plan=_newest_plan(state.planning),
     )
 
 
-def _plan_view(planning: Planning) -> PlanView | None:
-    newest = planning.plan
-    if newest is None:
-        return None
+def plan_view(plan: Plan | PlanReady, number: int = 0, asked_because: str = "", *, answered: bool = True) -> PlanView:
+    """A plan's certificate; without a number it is an imagined one's."""
     return PlanView(
-        number=newest.number,
-        asked_because=planning.reason,
-        answered=planning.answered,
-        value=newest.value,
-        bound=newest.bound,
-        proven=newest.proven,
-        solver=newest.solver,
-        rung=newest.rung,
-        seconds=newest.seconds,
-        note=newest.note,
+        number=number,
+        asked_because=asked_because,
+        answered=answered,
+        value=plan.value,
+        bound=plan.bound,
+        proven=plan.proven,
+        solver=plan.solver,
+        rung=plan.rung,
+        seconds=plan.seconds,
+        note=plan.note,
     )
+
+
+def _newest_plan(planning: Planning) -> PlanView | None:
+    newest = planning.plan
+    return plan_view(newest, newest.number, planning.reason, answered=planning.answered) if newest else None
 
 
 def node_view(state: ClusterState, live: Liveness, node: Node, now: float) -> NodeView:

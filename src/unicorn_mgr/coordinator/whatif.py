@@ -11,7 +11,8 @@ from unicorn_mgr.coordinator.admission import Rejected, job_submitted, unknown, 
 from unicorn_mgr.coordinator.rules.planning import problem_of, problem_with
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job
-from unicorn_mgr.messages import Mistake, PlannedJob, PlanView, WhatIfAnswer, WhatIfRequest
+from unicorn_mgr.coordinator.views import plan_view
+from unicorn_mgr.messages import Mistake, PlannedJob, WhatIfAnswer, WhatIfRequest
 from unicorn_mgr.planner.choices import standstill
 from unicorn_mgr.planner.problem import Demand, Node, Plan, Problem
 
@@ -104,7 +105,7 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
                 reason=plan.reasons.get(job, "it has ended"),
             )
         )
-    return WhatIfAnswer(tuple(jobs), view_of(plan))
+    return WhatIfAnswer(tuple(jobs), plan_view(plan))
 
 
 def _rate(demand: Demand, size: int, wish: Demand | None = None) -> float:
@@ -116,19 +117,3 @@ def _rate(demand: Demand, size: int, wish: Demand | None = None) -> float:
 def _standstill(demand: Demand, plan: Plan) -> float:
     seats = plan.seats[demand.job]
     return 0.0 if dict(seats) == dict(demand.seats) and not demand.hit else standstill(demand, len(seats))
-
-
-def view_of(plan: Plan, number: int = 0, asked_because: str = "") -> PlanView:
-    """A plan's certificate."""
-    return PlanView(
-        number=number,
-        asked_because=asked_because,
-        answered=True,
-        value=plan.value,
-        bound=plan.bound,
-        proven=plan.proven,
-        solver=plan.solver,
-        rung=plan.rung,
-        seconds=plan.seconds,
-        note=plan.note,
-    )
