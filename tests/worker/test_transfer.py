@@ -245,9 +245,11 @@ GARBAGE = [
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_garbage_at_the_port_disturbs_nobody(bench: Bench, garbage: bytes) -> None:
     with socket.create_connection((HERE, bench.donor.port), PATIENCE_SECONDS) as line:
-        line.sendall(garbage)
-        line.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionResetError):  # it hung up with some of it unread
+        # It may hang up as soon as it sees what this is, with some of it unread or unsent.
+        with contextlib.suppress(OSError):
+            line.sendall(garbage)
+            line.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
             assert line.recv(1) == b""
     assert answers_probe((HERE, bench.donor.port), PATIENCE_SECONDS)
     bench.donor.offer("x", offer(torch.ones(1)))
