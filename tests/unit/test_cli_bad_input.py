@@ -111,6 +111,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "agent of nobody": (("agent",), "coordinator: not given: say --coordinator HOST:PORT"),
     "agent with a name of words": (("agent", "--node", "my node"), "node: my node: want 1 to 63 letters, digits"),
+    "agent in a rack of words": (
+        ("agent", "--coordinator", NOBODY, "--domain", "rack 7"),
+        "domain: rack 7: want 1 to 63 letters, digits, - and _",
+    ),
     "agent without slots": (("agent", "--coordinator", NOBODY, "--slots", "0"), "slots: 0: want 1 to 1024, or auto"),
     "agent of a strange device": (("agent", "--coordinator", NOBODY, "--device", "abacus"), "device: abacus: want cpu"),
     "agent far away": (

@@ -73,11 +73,12 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Driver, Agents]]:
 def test_an_agent_is_welcomed_and_told_when_it_knows_everything(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as (driver, agents):
-            stream = Stream(agents, hello())
+            stream = Stream(agents, hello(domain="rack-7"))
             welcome = await stream.hears(m.Welcome)
             assert (welcome.cluster, welcome.term) == (driver.store.cluster, 1)
             await stream.hears(m.Synced)
-            assert driver.core.state.nodes["n0"].slots == (Slot(),)
+            node = driver.core.state.nodes["n0"]
+            assert (node.slots, node.domain) == ((Slot(),), "rack-7")
             await stream.hang_up()
             assert agents.sessions == {}
 
@@ -94,6 +95,7 @@ def test_an_agent_is_welcomed_and_told_when_it_knows_everything(tmp_path: Path) 
         ),
         (hello(protocol=0), f"protocol: 0: this coordinator speaks {PROTOCOL}; update the agent", True),
         (hello("no/name"), "node: 'no/name': want 1 to 63 letters, digits, - and _", True),
+        (hello(domain="rack/7"), "domain: 'rack/7': want 1 to 63 letters, digits, - and _", True),
         (hello(cluster="another"), "cluster: another: this coordinator is of cluster ", True),
         (hello(term=7), "term: agent n0 has obeyed term 7, newer than 1", False),
     ],

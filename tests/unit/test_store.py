@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -20,6 +21,7 @@ from unit.world import World, new_core
 from unicorn_mgr.coordinator import store as store_module
 from unicorn_mgr.coordinator.store import JOURNAL, SCHEMA, Store, StoreError, dump_event, load_event
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import Slot
 
 Lines = list[tuple[float, float, e.Event]]
 
@@ -273,6 +275,13 @@ def test_a_newer_schema_is_refused(data: Path) -> None:
     assert refused(data) == (
         f"data: {data}: its schema is {SCHEMA + 1}, this program knows {SCHEMA}; install the newer program"
     )
+
+
+def test_agents_of_older_journals_have_told_of_no_domain() -> None:
+    kind, body = dump_event(e.NodeAttached("n0", "1", (Slot(),), "10.0.0.1", (), domain="rack-7"))
+    written = json.loads(body)
+    assert written.pop("domain") == "rack-7"
+    assert load_event(kind, json.dumps(written)) == e.NodeAttached("n0", "1", (Slot(),), "10.0.0.1", ())
 
 
 def test_an_older_schema_is_refused(data: Path) -> None:

@@ -131,13 +131,18 @@ class World:
         return f"request-{self._requests}"
 
     def attach(
-        self, node: str, slots: int = 1, workers: tuple[str, ...] = (), incarnation: str = "", **epochs: Epoch
+        self,
+        node: str,
+        slots: int = 1,
+        workers: tuple[str, ...] = (),
+        incarnation: str = "",
+        domain: str = "",
+        **epochs: Epoch,
     ) -> list[e.Event]:
         places = tuple(Slot(i) for i in range(slots))
         told = {name.replace("__", "/").replace("_", "."): epoch for name, epoch in epochs.items()}
-        return self.tell(
-            e.NodeAttached(node, incarnation or f"agent of {node}", places, "10.0.0.1", workers, told, drills=True)
-        )
+        agent = incarnation or f"agent of {node}"
+        return self.tell(e.NodeAttached(node, agent, places, "10.0.0.1", workers, told, drills=True, domain=domain))
 
     def submit(self, name: str = "gpt", size_min: int = 1, size_max: int = 3, **spec: object) -> list[e.Event]:
         asked = JobSpec(name, ("python", "train.py"), directory="/w", size_min=size_min, size_max=size_max, **spec)  # type: ignore[arg-type]

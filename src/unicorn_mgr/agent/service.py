@@ -95,6 +95,8 @@ class AgentConfig:
     """Where workers of other nodes reach this node; empty: the address that reaches the coordinator."""
     tls: Path | None = None
     drills: bool = False
+    domain: str = ""
+    """What fails as one with this node; empty: nobody has said."""
 
 
 class AgentService:
@@ -112,6 +114,7 @@ class AgentService:
                 address=address,
                 version=__version__,
                 drills=config.drills,
+                domain=config.domain,
             )
         )
         for option, socket_path in (("data", config.socket), ("templates", socket_of(config.templates, ""))):

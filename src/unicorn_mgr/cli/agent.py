@@ -45,6 +45,13 @@ def register(app: typer.Typer) -> None:
             metavar="IP",
             help="Where workers of other nodes reach this one; found out if not given.",
         ),
+        domain: str = typer.Option(
+            "",
+            "--domain",
+            metavar="NAME",
+            envvar="UNICORN_DOMAIN",
+            help="What fails as one with this node, e.g. its rack; it fails alone if not given.",
+        ),
         data: Path | None = typer.Option(None, "--data", metavar="DIR", help="Logs and submitted files."),
         templates: Path | None = typer.Option(
             None, "--templates", metavar="DIR", help="Template processes; agents of one machine may share it."
@@ -58,6 +65,8 @@ def register(app: typer.Typer) -> None:
         set_up_logging(json_logs, verbose)
         if not NAME.fullmatch(node):
             raise Problem(f"node: {node}: want 1 to 63 letters, digits, - and _")
+        if domain and not NAME.fullmatch(domain):
+            raise Problem(f"domain: {domain}: want 1 to 63 letters, digits, - and _")
         if not coordinator:
             raise Problem("coordinator: not given: say --coordinator HOST:PORT or set UNICORN_COORDINATOR")
         _serve(
@@ -70,6 +79,7 @@ def register(app: typer.Typer) -> None:
             templates=templates or runtime_folder() / "templates",
             tls=tls,
             drills=allow_drills,
+            domain=domain,
         )
 
 
@@ -101,6 +111,7 @@ def _serve(
     templates: Path,
     tls: Path | None,
     drills: bool,
+    domain: str,
 ) -> None:
     # The other commands need nothing of the agent.
     from unicorn_mgr.agent.service import AgentConfig, AgentError, AgentService  # noqa: PLC0415 - see above
@@ -115,6 +126,7 @@ def _serve(
         address=address,
         tls=tls,
         drills=drills,
+        domain=domain,
     )
 
     async def serve() -> None:

@@ -12,7 +12,7 @@ from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, TlsOpt
 from unicorn_mgr.cli.show import duration, show_json, show_table
 from unicorn_mgr.messages import NodeView
 
-COLUMNS = ("NODE", "STATE", ">SLOTS", "?ADDRESS", "WORKERS", "REASON")
+COLUMNS = ("NODE", "STATE", ">SLOTS", "?DOMAIN", "?ADDRESS", "WORKERS", "REASON")
 WORKERS_SHOWN = 4
 
 
@@ -39,7 +39,7 @@ def show_nodes(nodes: Iterable[NodeView]) -> None:
 def _row(node: NodeView) -> tuple[str, ...]:
     more = len(node.workers) - WORKERS_SHOWN
     workers = " ".join(node.workers[:WORKERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return (node.node, node.state, f"{node.slots_used}/{node.slots}", node.address, workers, _reason(node))
+    return (node.node, node.state, f"{node.slots_used}/{node.slots}", node.domain, node.address, workers, _reason(node))
 
 
 def _reason(node: NodeView) -> str:

@@ -109,6 +109,7 @@ def of_node(node: NodeView) -> Shape:
         "node": node.node,
         "state": node.state,
         "address": node.address,
+        "domain": node.domain or None,
         "slots": node.slots,
         "slots_used": node.slots_used,
         "silent_seconds": node.silent_seconds,

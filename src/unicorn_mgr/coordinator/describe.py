@@ -37,7 +37,8 @@ def _of_cluster(event: e.Event) -> str:
         case e.TermStarted(term):
             return f"the coordinator has started, term {term}"
         case e.NodeAttached(node, _, slots, address):
-            return f"node {node} attached with {slots_of(len(slots))} at {address}"
+            place = f"{address}, in {event.domain}" if event.domain else address
+            return f"node {node} attached with {slots_of(len(slots))} at {place}"
         case e.NodeSilent(node, seconds):
             return f"node {node} has been silent for {seconds:.1f} s"
         case e.NodeHeard(node):

@@ -182,7 +182,7 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
             state.counters.false_verdicts += 1
             del node.losses[-1:]
     node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
-    node.drills = event.drills
+    node.drills, node.domain = event.drills, event.domain
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):
         _heard_again(state, node)
     for worker in state.on_node(event.node):

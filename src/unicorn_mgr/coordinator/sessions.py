@@ -137,6 +137,8 @@ class Agents:
             return Refused(f"protocol: {hello.protocol}: this coordinator speaks {PROTOCOL}; update the {newer}", True)
         if not NAME.fullmatch(hello.node):
             return Refused(f"node: {hello.node!r}: want 1 to 63 letters, digits, - and _", True)
+        if hello.domain and not NAME.fullmatch(hello.domain):
+            return Refused(f"domain: {hello.domain!r}: want 1 to 63 letters, digits, - and _", True)
         if hello.cluster and hello.cluster != self._driver.store.cluster:
             return Refused(
                 f"cluster: {hello.cluster}: this coordinator is of cluster {self._driver.store.cluster}", True
@@ -173,7 +175,16 @@ class Agents:
         epochs = {w.worker: w.epoch for w in hello.workers if w.epoch is not None}
         known = tuple(sorted(w.worker for w in hello.workers))
         await driver.tell(
-            e.NodeAttached(hello.node, hello.incarnation, hello.slots, hello.address, known, epochs, hello.drills)
+            e.NodeAttached(
+                hello.node,
+                hello.incarnation,
+                hello.slots,
+                hello.address,
+                known,
+                epochs,
+                hello.drills,
+                hello.domain,
+            )
         )
         for truth in hello.workers:
             await self._tell_truth(session, truth)

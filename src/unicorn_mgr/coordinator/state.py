@@ -72,6 +72,8 @@ class Node:
     quarantine_seconds: float = 0.0
     """Of its newest quarantine, which may be over."""
     drills: bool = False
+    domain: str = ""
+    """What fails as one with it, as its agent says; empty: it fails alone."""
 
     @property
     def usable(self) -> bool:

@@ -84,6 +84,7 @@ def node_view(state: ClusterState, live: Liveness, node: Node, now: float) -> No
         reason=node.reason,
         workers=tuple(w.name for w in here),
         quarantine_seconds=max(0.0, node.quarantined_until - now) if node.quarantine else 0.0,
+        domain=node.domain,
     )
 
 

@@ -67,6 +67,7 @@ class Hello:
     workers: tuple[WorkerTruth, ...] = ()
     version: str = ""
     drills: bool = False
+    domain: str = ""
 
 
 @dataclass(frozen=True, slots=True)

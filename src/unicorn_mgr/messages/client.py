@@ -88,6 +88,7 @@ class NodeView:
     reason: str = ""
     workers: tuple[str, ...] = ()
     quarantine_seconds: float = 0.0
+    domain: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ class LookRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeView(_message.Message):
-    __slots__ = ("node", "state", "address", "slots", "slots_used", "silent_seconds", "reason", "workers", "quarantine_seconds")
+    __slots__ = ("node", "state", "address", "slots", "slots_used", "silent_seconds", "reason", "workers", "quarantine_seconds", "domain")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,7 @@ class NodeView(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
     node: str
     state: str
     address: str
@@ -242,7 +243,8 @@ class NodeView(_message.Message):
     reason: str
     workers: _containers.RepeatedScalarFieldContainer[str]
     quarantine_seconds: float
-    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., quarantine_seconds: _Optional[float] = ...) -> None: ...
+    domain: str
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., quarantine_seconds: _Optional[float] = ..., domain: _Optional[str] = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("worker", "node", "slot", "state", "pid", "step", "phase", "member")

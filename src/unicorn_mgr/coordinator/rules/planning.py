@@ -55,7 +55,7 @@ def _nodes(state: ClusterState) -> tuple[Node, ...]:
         if node.phase in (NodePhase.UP, NodePhase.SILENT) and not node.draining and not node.quarantine:
             slots = tuple(sorted(s.index for s in node.slots if (name, s.index) not in blocked))
             if slots:
-                found.append(Node(name, slots, device=next(s.device for s in node.slots)))
+                found.append(Node(name, slots, device=next(s.device for s in node.slots), domain=node.domain))
     return tuple(found)
 
 

@@ -43,6 +43,8 @@ class NodeAttached:
     epochs: dict[str, Epoch] = field(default_factory=dict)
     """Per worker, the newest epoch that has been handed to it."""
     drills: bool = False
+    domain: str = ""
+    """What fails as one with it; empty: nobody has said."""
 
 
 @dataclass(frozen=True, slots=True)
