@@ -59,11 +59,13 @@ class Bench:
         job_id: str = "job",
         model: nn.Module | None = None,
         newest: int = -1,
+        ends_after: int = -1,
     ) -> None:
         torch.manual_seed(0)
         self.model = model or nn.Linear(2, 3)
         self.optimizer = torch.optim.Adam(self.model.parameters())
         self.replica = Replica(self.model, [self.optimizer], {})
+        self.ends_after = ends_after
         self.told: list[Fact] = []
         self.places = Places()
         self.checkpointer = Checkpointer(
@@ -72,7 +74,7 @@ class Bench:
         self.checkpointer.set_fingerprint(MODEL)
 
     def packed(self, step: int) -> Packed:
-        return self.replica.state.collect(Progress(step, -1, 0), randomness.capture())
+        return self.replica.state.collect(Progress(step, self.ends_after, 0), randomness.capture())
 
     def take(self, step: int, epoch: Epoch = EPOCH, generation: int = 0) -> None:
         self.checkpointer.take(self.packed(step), step, epoch, generation)

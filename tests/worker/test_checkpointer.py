@@ -125,6 +125,12 @@ def test_another_job_in_the_same_place_is_the_next_generation(url: str) -> None:
     assert Bench(url, job_id="third").find() == (Progress(5, -1, 2), 2)
 
 
+def test_a_job_that_was_told_to_stop_ends_there_and_the_next_one_goes_on(url: str) -> None:
+    Bench(url, job_id="first", ends_after=4).store(4)
+    assert Bench(url, job_id="first").find() == (Progress(4, 4, 0), 0)
+    assert Bench(url, job_id="second").find() == (Progress(4, -1, 1), 1)
+
+
 @pytest.mark.parametrize(("every", "due"), [(0, []), (1, [0, 1, 2, 3, 4, 5]), (2, [1, 3, 5]), (4, [3])])
 def test_one_is_due_every_so_many_steps(tmp_path: Path, every: int, due: list[int]) -> None:
     bench = Bench(str(tmp_path), every=every)

@@ -324,7 +324,9 @@ class Checkpointer:
                     fix = f"{manifest.name} is of another job ({wrong}); choose another --checkpoint"
                     raise MistakeError(Mistake("checkpoint", self._storage.url, fix)) from None
                 self._newest_complete = self._newest_taken = self._published = found.applied
-                return Progress(found.applied, found.ends_after, generation), generation
+                # That an earlier job was told to stop is no word to this one.
+                ends_after = found.ends_after if same_job else -1
+                return Progress(found.applied, ends_after, generation), generation
             _skip(self._storage.url, name, manifest)
         self._newest_complete = self._newest_taken = -1
         return None, generation
