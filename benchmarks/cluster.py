@@ -43,8 +43,8 @@ class Happened:
 
 
 def environment() -> dict[str, str]:
-    """What every measured process gets: one thread each, and the way to the scripts' modules."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "examples" / "gpt")])
+    """What every measured process gets: one thread each, and the way to this checkout's modules."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), str(ROOT / "examples" / "gpt")])
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import report
+from benchmarks.move import Change, Cost, changed, undisturbed
 from benchmarks.numbers import interval, percentile, ratio_of_medians, ratios, summary
-from benchmarks.records import durations, missing_steps, redone, repeated_steps, traces
+from benchmarks.records import Finished, Trace, durations, missing_steps, redone, repeated_steps, traces
 from benchmarks.result import Aim, Found, Machine, Result, Table, figures, markdown, plain, read
 
 SAMPLES = st.lists(st.floats(0.001, 1000.0), min_size=1, max_size=30)
@@ -114,6 +115,34 @@ def test_a_step_counts_as_quiet_if_it_lies_in_a_window_from_beginning_to_end(tmp
     trace = traces(tmp_path)["gpt-0.0"]
     assert durations(trace, [(1.0, 10.0), (16.0, 30.0)]) == [3.0, 5.0, 9.0]
     assert durations(trace, [(1.5, 3.9)]) == []
+
+
+# -- moves ----------------------------------------------------------------------------------
+
+
+def ran(worker: str, *steps: tuple[float, int]) -> Trace:
+    return Trace(worker, [Finished(number, at, size) for number, (at, size) in enumerate(steps)])
+
+
+def test_a_move_costs_each_job_what_its_steps_took_beyond_undisturbed_ones() -> None:
+    lines = {
+        "one": [
+            ran("stays", (0.0, 2), (1.0, 2), (2.0, 2), (5.0, 1), (7.0, 1), (9.5, 1)),
+            ran("leaves", (0.0, 2), (1.0, 2), (2.0, 2)),
+        ],
+        "other": [
+            ran("stays", (0.0, 1), (2.0, 1), (4.0, 1), (7.5, 2), (8.5, 2)),
+            ran("comes", (7.6, 2), (8.6, 2)),
+        ],
+    }
+    change = Change("other", {"one": 2, "other": 1}, calm_since=0.0, at=2.5)
+    assert undisturbed([change], lines) == {("one", 2): [1.0, 1.0, 1.0, 1.0], ("other", 1): [2.0]}
+    quiet = {("one", 2): 1.0, ("one", 1): 2.0, ("other", 1): 2.0, ("other", 2): 1.0}
+    found = changed(change, 100.0, lines, quiet)
+    # Both have finished a step at their new sizes at 7.5: the giver's steps until 9.5 count, the getter's until then.
+    assert found.gives == Cost(still=1.0, lost=1.0 + 0.0 + 0.5)
+    assert found.gets == Cost(still=2.5, lost=2.5)
+    assert found.took == 5.0
 
 
 # -- results --------------------------------------------------------------------------------
