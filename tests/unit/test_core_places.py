@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from unit.test_core_planning import Planned
 
+from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.views import node_view
 from unicorn_mgr.effects import coordinator as e
@@ -92,3 +93,45 @@ def test_a_node_that_comes_back_in_another_rack_is_taken_at_its_word(world: Plan
     assert node_view(world.state, Liveness(world.settings), world.node("n1"), world.now).domain == "b"
     world.answer()
     assert racks_of(world) == {"a": 2, "b": 2}, "its replicas are whole still, and nobody moves"
+
+
+# -- warm nodes -----------------------------------------------------------------------------
+
+
+def moved(world: Planned) -> Planned:
+    """It has run on n1 and n2, and now only on n1; n0 is as good, comes first, and has never seen it."""
+    for i in range(3):
+        world.attach(f"n{i}")
+    world.train_planned("other", 1, 1)
+    world.train_planned("gpt", 2, 2)
+    world.tell(e.JobCancelled(world.request(), "other"), e.WorkerExited(m.Exited("other/0.0", -15)))
+    assert world.job("other").over
+    world.tell(e.WishesSet(world.request(), "gpt", 1.0, 0, 1, 1))
+    world.answer()
+    world.settle()
+    assert nodes_of(world) == {"n1": 1}
+    return world
+
+
+def test_of_two_equal_nodes_the_one_that_has_run_the_job_gets_the_seat(world: Planned) -> None:
+    moved(world)
+    world.tell(e.NodeDrained(world.request(), "n1"))
+    world.answer()
+    assert nodes_of(world) == {"n2": 1}
+
+
+def test_a_node_that_was_lost_meanwhile_has_nothing_loaded_any_more(world: Planned) -> None:
+    moved(world)
+    world.tell(e.NodeSilent("n2", 2.6))
+    world.wait(world.settings.silence_seconds_max)
+    world.attach("n2", incarnation="rebooted")
+    world.tell(e.NodeDrained(world.request(), "n1"))
+    world.answer()
+    assert nodes_of(world) == {"n0": 1}
+
+
+def test_what_another_job_has_loaded_is_of_no_use(world: Planned) -> None:
+    moved(world)
+    world.submit("third", 1, 1)
+    world.answer()
+    assert nodes_of(world, "third") == {"n0": 1}

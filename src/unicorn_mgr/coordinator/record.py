@@ -193,6 +193,8 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
 def _node_given_up(state: ClusterState, name: str, phase: NodePhase, reason: str, now: float) -> None:
     node = state.nodes[name]
     node.phase, node.reason = phase, reason
+    for job in state.jobs.values():
+        job.warm = [n for n in job.warm if n != name]
     for worker in state.on_node(name):
         # Its end is the node's: however it comes about, it is no incident of its own.
         worker.condemned = worker.condemned or worker.alive

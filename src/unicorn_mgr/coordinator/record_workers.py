@@ -138,6 +138,8 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
     match event:
         case e.WorkerStarted(_, pid):
             worker.pid = pid
+            if worker.node not in job.warm:
+                job.warm.append(worker.node)
             if worker.phase is WorkerPhase.ORDERED:
                 worker.phase = WorkerPhase.STARTED
         case e.WorkerAttached():

@@ -212,6 +212,8 @@ class Job:
     seats_reason: str = ""
     incarnations: dict[int, int] = field(default_factory=dict)
     """Per seat, how many processes it has had."""
+    warm: list[str] = field(default_factory=list)
+    """Nodes that have run a process of it since they were last given up: its program is loaded there."""
     epoch: Epoch = field(default_factory=Epoch)
     members: tuple[str, ...] = ()
     transition: Transition | None = None

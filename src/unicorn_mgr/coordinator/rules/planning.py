@@ -99,6 +99,7 @@ def _demand(state: ClusterState, job: Job, nodes: tuple[Node, ...], slots: int) 
         hit=bool(job.lost_members()) or any(place not in places for place in job.seats.values()),
         barred=frozenset(job.barred),
         occupied=frozenset(w.seat for w in job.alive()),
+        warm=frozenset(job.warm),
         may_grow=not silent.intersection(n for n, _ in job.seats.values()),
     )
 
