@@ -207,16 +207,19 @@ class World:
 
     def _check(self) -> None:
         """Whatever happens."""
-        held: dict[tuple[str, int], str] = {}
+        held: dict[tuple[str, int], list[Worker]] = {}
         for job in self.state.jobs.values():
             for worker in job.workers.values():
-                if worker.exited is None and worker.phase.value != "gone":
-                    place = (worker.node, worker.slot)
-                    assert place not in held, f"{worker.name} and {held[place]} are both on {place}"
-                    held[place] = worker.name
+                if worker.exited is None:
+                    held.setdefault((worker.node, worker.slot), []).append(worker)
             assert job.epoch.term <= self.state.term
             for name in job.incidents:
                 assert self.state.incidents[name].open
+        for place, workers in held.items():
+            assert {w.name for w in workers} == {w.name for w in self.state.on_slot(*place)}
+            assert len(workers) <= 2, f"{[w.name for w in workers]} are on {place}"
+            members = [w.name for w in workers if w.was_member]
+            assert len(members) <= 1, f"{members} are both members on {place}"
         for incident in self.incidents:
             assert len(set(incident.escalations)) == len(incident.escalations), "each at most once"
 

@@ -34,6 +34,7 @@ from unicorn_mgr.coordinator.rules import (
     incidents,
     nodes,
     planning,
+    preparation,
     stalls,
     suspension,
 )
@@ -94,6 +95,7 @@ CLUSTER_DEADLINES: tuple[ClusterDeadlines, ...] = (
 JOB_DEADLINES: tuple[JobDeadlines, ...] = (
     epochs.deadlines,
     allocation.order_deadlines,
+    preparation.deadlines,
     stalls.inquiry_deadlines,
     stalls.link_deadlines,
     suspension.deadlines,
@@ -171,10 +173,9 @@ class CoordinatorCore:
             decisions = list(cluster_rule(c))
             if decisions:
                 return decisions
-        for name in sorted(touched):
-            job = self.state.jobs.get(name)
-            for job_rule in JOB_RULES if job is not None else ():
-                assert job is not None
+        jobs = [job for name in sorted(touched) if (job := self.state.jobs.get(name)) is not None]
+        for job_rule in JOB_RULES:  # of all jobs before the next: a newcomer is ordered before who is there leaves
+            for job in jobs:
                 decisions = list(job_rule(c, job))
                 if decisions:
                     return decisions
@@ -186,22 +187,23 @@ class CoordinatorCore:
     def _touched(self, event: e.Event) -> set[str]:
         """Jobs that an event may concern.  What concerns a node or the cluster concerns all."""
         worker = _worker_of(event)
-        if isinstance(event, e.WorkerExited):
-            return {WorkerName.parse(worker).job} | self._waiting_for(worker)
         if worker:
-            return {WorkerName.parse(worker).job}
+            return {WorkerName.parse(worker).job} | self._beside(worker, ended=isinstance(event, e.WorkerExited))
         job = getattr(event, "job", "")
         if job:
             return {job}
         return {name for name, j in self.state.jobs.items() if not j.over}
 
-    def _waiting_for(self, name: str) -> set[str]:
-        """Jobs that have been given the slot of a worker which has left it now."""
+    def _beside(self, name: str, *, ended: bool) -> set[str]:
+        """Jobs with a process on a worker's slot, and, if it has left that now, whoever was given it."""
         worker = self.state.worker(name)
         if worker is None:
             return set()
         place = (worker.node, worker.slot)
-        return {job.name for job in self.state.jobs.values() if not job.over and place in job.seats.values()}
+        beside = {w.job for w in self.state.on_slot(*place)}
+        if ended:
+            beside |= {job.name for job in self.state.jobs.values() if not job.over and place in job.seats.values()}
+        return beside
 
 
 def _worker_of(event: e.Event) -> str:

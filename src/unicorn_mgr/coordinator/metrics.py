@@ -93,7 +93,7 @@ class CoordinatorMetrics(Collector):
         for phase in NodePhase:
             nodes.add_metric([phase.value], sum(n.phase is phase for n in state.nodes.values()))
         usable = sum(len(n.slots) for n in state.nodes.values() if n.usable)
-        used = sum(w.exited is None for j in state.jobs.values() if not j.over for w in j.workers.values())
+        used = sum(len(n.processes) for n in state.nodes.values())
         slots.add_metric(["used"], used)
         slots.add_metric(["free"], max(0, usable - used))
         slots.add_metric(["unusable"], sum(len(n.slots) for n in state.nodes.values() if not n.usable))

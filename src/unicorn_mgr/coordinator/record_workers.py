@@ -164,6 +164,7 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
                 job.sentence = None
         case e.WorkerDismissed(name):
             del job.workers[name]
+            _off_slot(state, worker)
         case e.WorkerOverstayed():
             worker.overstayed = True
         case e.RetirementOrdered():
@@ -184,6 +185,7 @@ def _ordered(state: ClusterState, event: e.WorkerOrdered, now: float) -> None:
     state.counters.restarts += name.incarnation > 0
     job.incarnations[name.seat] = name.incarnation + 1
     job.workers[event.worker] = Worker(event.worker, name.job, name.seat, event.node, event.slot, now, event.restarts)
+    state.nodes[event.node].processes.setdefault(event.slot, []).append(event.worker)
     job.gang_restarts = max(job.gang_restarts, event.restarts)
     if job.phase is JobPhase.WAITING:
         job.phase = JobPhase.STARTING
@@ -256,6 +258,7 @@ def _checkpoint(job: Job, worker: Worker, fact: CheckpointWritten | CheckpointFa
 def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> None:
     job = state.jobs[worker.job]
     worker.exited = exited
+    _off_slot(state, worker)
     ended_well = exited.code == 0 and worker.phase in (WorkerPhase.ENDED, WorkerPhase.LEAVING)
     ended_well = ended_well or (exited.code == 0 and not job.trains)
     worker.ended_well = ended_well
@@ -269,6 +272,13 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
         mark = triage.signature(exited.raised) or (f"exit code {exited.code}" if job.gang and exited.code > 0 else "")
         job.deaths = [*job.deaths[-DEATHS_KEPT:], Death(now, worker.name, worker.node, cause, mark, worker.was_member)]
         job.marks[worker.seat] = mark
+
+
+def _off_slot(state: ClusterState, worker: Worker) -> None:
+    processes = state.nodes[worker.node].processes
+    left = [name for name in processes.pop(worker.slot, []) if name != worker.name]
+    if left:
+        processes[worker.slot] = left
 
 
 def _victim(job: Job, worker: Worker, step: int, micro_batch: int) -> None:

@@ -87,6 +87,8 @@ class Settings(BaseModel):
     """Share of its value that a change of a job must gain beyond its cost."""
     node_mtbf_seconds: Annotated[float, Field(gt=0)] = 30 * 86_400.0
     """Between two failures of one node, on average: how long a plan is likely to last."""
+    prepare_seconds: Seconds = 60.0
+    """A worker that is to leave keeps its slot for so long until who follows is ready; 0: who follows begins then."""
     linger_seconds: Seconds = 10.0
     """A worker that does not count any more has this long to end by itself: it holds a slot."""
 

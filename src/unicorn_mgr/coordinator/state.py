@@ -74,6 +74,8 @@ class Node:
     drills: bool = False
     domain: str = ""
     """What fails as one with it, as its agent says; empty: it fails alone."""
+    processes: dict[int, list[str]] = field(default_factory=dict)
+    """By slot, the workers on it that have not ended, in the order in which they came."""
 
     @property
     def usable(self) -> bool:
@@ -419,6 +421,11 @@ class ClusterState:
     def open_incidents(self, job: Job) -> list[Incident]:
         """A job's incidents that are not closed, oldest first."""
         return [self.incidents[name] for name in job.incidents]
+
+    def on_slot(self, node: str, slot: int) -> list[Worker]:
+        """Workers of a slot that have not ended, in the order in which they came."""
+        names = self.nodes[node].processes.get(slot, ())
+        return [w for name in names if (w := self.worker(name)) is not None]
 
     def on_node(self, node: str) -> list[Worker]:
         """Workers of a node that have not been dismissed yet, sorted by name."""

@@ -79,7 +79,7 @@ def node_view(state: ClusterState, live: Liveness, node: Node, now: float) -> No
         state=node.phase.value,
         address=node.address,
         slots=len(node.slots),
-        slots_used=len(here),
+        slots_used=len(node.processes),
         silent_seconds=silent,
         reason=node.reason,
         workers=tuple(w.name for w in here),

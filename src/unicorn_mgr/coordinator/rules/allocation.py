@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
 from unicorn_mgr.coordinator.rules.planning import current, problem_of, wants_slots
+from unicorn_mgr.coordinator.rules.preparation import holders, may_begin, successor_due_at
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
@@ -18,6 +19,7 @@ from unicorn_mgr.effects.coordinator import (
     WorkerOrdered,
 )
 from unicorn_mgr.model import WorkerName
+from unicorn_mgr.planner.problem import Place
 
 
 def assigned(c: Context) -> Iterator[Decision]:
@@ -26,9 +28,19 @@ def assigned(c: Context) -> Iterator[Decision]:
         return
     plan = current(c, problem_of(c.state, c.settings))
     for job in (j for j in c.state.jobs.values() if wants_slots(j)):
-        seats, reason = dict(plan.seats.get(job.name, {})), plan.reasons.get(job.name, "")
+        seats, reason = _seats(job, plan.seats.get(job.name, {})), plan.reasons.get(job.name, "")
         if seats != job.seats or reason != job.seats_reason:
             yield SlotsAssigned(job.name, seats, reason)
+
+
+def _seats(job: Job, planned: Mapping[int, Place]) -> dict[int, Place]:
+    """The places of a plan: where a worker still is that was to leave, it simply stays in its seat."""
+    if planned == job.seats:
+        return job.seats
+    there = {(w.node, w.slot): w.seat for w in job.alive() if not w.retiring}
+    there |= {place: seat for seat, place in job.seats.items()}
+    own = {seat: there.get(place, seat) for seat, place in planned.items()}
+    return {seat if own[seat] in planned else own[seat]: place for seat, place in planned.items()}
 
 
 def ordered(c: Context, job: Job) -> Iterator[Decision]:
@@ -91,11 +103,10 @@ def _failed(job: Job) -> list[Worker]:
 def _empty_seats(c: Context, job: Job) -> list[int]:
     filled = {w.seat for w in job.alive()}
     filled |= {w.seat for w in job.workers.values() if w.ended_well and not w.retiring}
-    held = {(w.node, w.slot) for j in c.state.jobs.values() for w in j.workers.values() if w.exited is None}
     return [
         seat
         for seat, place in sorted(job.seats.items())
-        if seat not in filled and seat not in job.barred and place not in held and c.state.nodes[place[0]].usable
+        if seat not in filled and seat not in job.barred and c.state.nodes[place[0]].usable and may_begin(c, job, place)
     ]
 
 
@@ -122,18 +133,19 @@ def gang(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def surplus(c: Context, job: Job) -> Iterator[Decision]:
-    """Workers whose slot is wanted back leave, once whoever comes in their place has come."""
+    """Workers whose slot is wanted back leave, once whoever comes in their place has come, and who follows is ready."""
     if c.state.paused or job.over or job.gang:
         return
     extra = [w for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot) and not w.retiring]
     if not extra or not wants_slots(job):
         return
     staying = [w for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
-    coming = [w for w in job.alive() if w.phase not in (WorkerPhase.MEMBER, WorkerPhase.LEAVING, WorkerPhase.ENDED)]
+    settled = (WorkerPhase.MEMBER, WorkerPhase.LEAVING, WorkerPhase.ENDED)
+    coming = [w for w in job.alive() if w.phase not in settled and w not in extra and not holders(c.state, w)]
     for worker in extra:
         if worker.phase is not WorkerPhase.MEMBER:
             yield WorkerCondemned(worker.name, "its slot is wanted back", gently=True)
-        elif not [w for w in coming if w not in extra] and len(staying) >= job.spec.size_min:
+        elif not coming and len(staying) >= job.spec.size_min and c.now >= successor_due_at(c, worker):
             yield RetirementOrdered(worker.name, f"its slot is wanted back: node {worker.node}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.escalation import retry_failed
 from unicorn_mgr.coordinator.rules.incidents import incident_id, open_symptom
+from unicorn_mgr.coordinator.rules.preparation import holders
 from unicorn_mgr.coordinator.state import Job, JobPhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.triage import COMMUNICATION
 from unicorn_mgr.effects.coordinator import (
@@ -75,7 +76,7 @@ def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     stay = [w for w in job.living_members() if w.phase is WorkerPhase.MEMBER]
     if not stay:  # whoever was about to leave is the last to have the state: it goes on until others have it
         stay = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
-    joiners = _joiners(job) if _may_join(c, job) else []
+    joiners = _joiners(c, job) if _may_join(c, job) else []
     if not stay:
         return
     reasons = [f"without {w.name}: {w.gone_reason}" for w in lost]
@@ -113,8 +114,8 @@ def _reporter(job: Job) -> str:
 
 def _first(c: Context, job: Job) -> Iterator[Decision]:
     """A life begins when every seat's worker is ready, or enough have waited long enough."""
-    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY]
-    coming = [w for w in job.alive() if w.phase in _COMING]
+    ready = _joiners(c, job)
+    coming = [w for w in job.alive() if w.phase in _COMING or (w.phase is WorkerPhase.READY and w not in ready)]
     if not ready:
         return
     unfilled = [s for s in job.seats if s not in {w.seat for w in job.alive()} and s not in job.barred]
@@ -140,7 +141,7 @@ def _change_due(c: Context, job: Job) -> bool:
     if _suspension_due(job):
         return True
     leaving = any(w.phase is WorkerPhase.LEAVING for w in job.living_members())
-    return leaving or (_may_join(c, job) and bool(_joiners(job)))
+    return leaving or (_may_join(c, job) and bool(_joiners(c, job)))
 
 
 def _suspension_due(job: Job) -> bool:
@@ -148,16 +149,18 @@ def _suspension_due(job: Job) -> bool:
     return job.phase is not JobPhase.ENDING and (job.suspension is not None) != job.standing
 
 
-def _joiners(job: Job) -> list[Worker]:
-    return [w for w in job.alive() if w.phase is WorkerPhase.READY and w.ready is not None and not w.retiring]
+def _joiners(c: Context, job: Job) -> list[Worker]:
+    """Workers that are ready, and whose slot is theirs."""
+    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY and w.ready is not None and not w.retiring]
+    return [w for w in ready if not holders(c.state, w)]
 
 
 def _may_join(c: Context, job: Job) -> bool:
     """Nobody is admitted at the end, or to stand still; and whoever is about to be ready is waited for, a little."""
     if job.loop_ended_step is not None or job.phase is JobPhase.ENDING or job.suspension is not None:
         return False
-    ready = _joiners(job)
-    about = [w for w in job.alive() if w.phase is WorkerPhase.ATTACHED]
+    ready = _joiners(c, job)
+    about = [w for w in job.alive() if w.phase is WorkerPhase.ATTACHED and not holders(c.state, w)]
     return bool(ready) and (not about or c.now >= _first_ready_at(ready) + c.settings.join_batch_seconds)
 
 
@@ -204,6 +207,6 @@ def deadlines(c: Context, job: Job) -> Iterator[float]:
         yield worker.gone_at + s.death_batch_seconds
     if job.symptom_at is not None:
         yield job.symptom_at + s.settle_seconds
-    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY]
+    ready = _joiners(c, job)
     if ready:
         yield _first_ready_at(ready) + (s.join_batch_seconds if job.members else s.start_grace_seconds)
