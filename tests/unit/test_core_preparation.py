@@ -155,3 +155,18 @@ def test_the_memory_of_a_device_must_hold_both(model: ModelDescription | None, p
     leaver, follower = moving(world, model=model)
     assert ordered(world) == ([follower] if prepared else [])
     assert retired(world) == ([] if prepared else [leaver])
+
+
+def test_a_leaver_that_does_not_end_is_ended(world: Planned) -> None:
+    """An exit handler of the user's, or a library's destructor, would hold the slot for ever."""
+    leaver, follower = moving(world)
+    world.begin(follower)
+    world.tell(e.WorkerTold(leaver, m.Leaving(7)))
+    world.resume("giver", step=7)
+    world.take()
+    world.wait(world.settings.linger_seconds + 0.1)
+    assert [d.worker for d in world.decisions(e.WorkerOverstayed)] == [leaver]
+    world.tell(e.WorkerExited(m.Exited(leaver, -9)))
+    assert follower in world.members("taker")
+    assert world.incidents == []
+    assert world.job("giver").deaths == []

@@ -197,6 +197,9 @@ def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: fl
         if worker.phase in (WorkerPhase.READY, WorkerPhase.LEAVING):
             worker.phase = WorkerPhase.MEMBER
         worker.was_member = True
+    for worker in job.alive():
+        if worker.phase is WorkerPhase.LEAVING:
+            worker.gone_at = now  # it was told that it may end
     for incident in state.open_incidents(job):
         if incident.granted_at is None:
             incident.granted_at, incident.epoch_before = now, before

@@ -260,6 +260,7 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
     worker.exited = exited
     _off_slot(state, worker)
     ended_well = exited.code == 0 and worker.phase in (WorkerPhase.ENDED, WorkerPhase.LEAVING)
+    ended_well = ended_well or (worker.overstayed and worker.phase is WorkerPhase.LEAVING)
     ended_well = ended_well or (exited.code == 0 and not job.trains)
     worker.ended_well = ended_well
     gone(state, worker, "finished" if ended_well else triage.of_exit(exited).cause, now)

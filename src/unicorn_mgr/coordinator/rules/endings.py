@@ -164,20 +164,22 @@ def stopping_deadlines(c: Context, job: Job) -> Iterator[float]:
 
 
 def lingering(c: Context, job: Job) -> Iterator[Decision]:
-    """A worker that has failed and does not end, in a thread or an exit handler of the user's, is ended."""
+    """A worker that has failed or left and does not end, in a thread or an exit handler of the user's, is ended."""
     if c.state.paused or c.state.observes(job):
         return
     for worker in _lingering(c, job):
         if c.now >= worker.gone_at + c.settings.linger_seconds:
-            yield WorkerOverstayed(worker.name, f"it has not ended {c.settings.linger_seconds:g} s after its failure")
+            since = "it has left its job" if worker.phase is WorkerPhase.LEAVING else "its failure"
+            yield WorkerOverstayed(worker.name, f"it has not ended {c.settings.linger_seconds:g} s after {since}")
 
 
 def _lingering(c: Context, job: Job) -> list[Worker]:
-    return [
-        w
-        for w in job.workers.values()
-        if not w.alive and w.exited is None and not w.overstayed and c.state.nodes[w.node].phase is not NodePhase.LOST
-    ]
+    here = [w for w in job.workers.values() if c.state.nodes[w.node].phase is not NodePhase.LOST]
+    return [w for w in here if w.exited is None and not w.overstayed and (not w.alive or _has_left(job, w))]
+
+
+def _has_left(job: Job, worker: Worker) -> bool:
+    return worker.phase is WorkerPhase.LEAVING and worker.name not in job.members
 
 
 def lingering_deadlines(c: Context, job: Job) -> Iterator[float]:
