@@ -59,6 +59,7 @@ PURE = (
     "coordinator.record*",
     "coordinator.rules*",
     "coordinator.orders",
+    "coordinator.outlook",
     "coordinator.triage",
     "coordinator.liveness",
     "coordinator.keyvalue",

@@ -8,7 +8,7 @@ import pytest
 from unit.world import World
 
 from unicorn_mgr import messages as m
-from unicorn_mgr.coordinator.rules.planning import problem_of
+from unicorn_mgr.coordinator.outlook import problem_of
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.planner import plan

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unicorn_mgr.coordinator.outlook import Outlook
 from unicorn_mgr.coordinator.record_workers import LINK_VERDICT
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.stalls import judge, limits_of_spec, most_named
@@ -120,7 +121,7 @@ def context(nodes: int, weights: dict[str, float] | None = None) -> tuple[Contex
         name = f"other-{node}"
         other = state.jobs[name] = Job(name, JobSpec(name=name, weight=weight), 0.0)
         other.workers[f"{name}/0.0"] = Worker(f"{name}/0.0", name, 0, node, 1, 0.0, phase=WorkerPhase.MEMBER)
-    return Context(state, Settings(), FirstComeFirstServed(), 0.0), job
+    return Context(state, Settings(), FirstComeFirstServed(), 0.0, Outlook(Settings())), job
 
 
 def named(who: dict[int, tuple[int, ...]]) -> Transition:

@@ -10,7 +10,7 @@ import pytest
 from unit.test_core_planning import Planned
 
 from unicorn_mgr.coordinator.admission import Rejected
-from unicorn_mgr.coordinator.rules.planning import problem_of
+from unicorn_mgr.coordinator.outlook import problem_of
 from unicorn_mgr.coordinator.whatif import compared, what_if
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import PlannedJob, WhatIfRequest

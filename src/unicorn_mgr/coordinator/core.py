@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from unicorn_mgr.coordinator.fence import admits
 from unicorn_mgr.coordinator.orders import Orders
+from unicorn_mgr.coordinator.outlook import Outlook, job_of, worker_of
 from unicorn_mgr.coordinator.record import record
 from unicorn_mgr.coordinator.rules import (
     ClusterDeadlines,
@@ -41,8 +42,7 @@ from unicorn_mgr.coordinator.rules import (
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.model import WorkerName
-from unicorn_mgr.planner.problem import Policy
+from unicorn_mgr.planner.problem import Policy, Problem
 
 CLUSTER_RULES: tuple[ClusterRule, ...] = (
     nodes.breaker,
@@ -125,6 +125,15 @@ class CoordinatorCore:
     """Says at once who gets what; None: a planner is asked, and its answer is an event."""
     orders: Orders
     state: ClusterState = field(default_factory=ClusterState)
+    _outlook: Outlook = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._outlook = Outlook(self.settings)
+
+    @property
+    def problem(self) -> Problem:
+        """What the planner is asked at this moment."""
+        return self._outlook.problem(self.state)
 
     def handle(self, event: e.Fact, now: float) -> Outcome:
         """Record a fact and everything that follows from it."""
@@ -147,6 +156,7 @@ class CoordinatorCore:
     def replay(self, entry: e.Event, now: float) -> None:
         """Record what the journal says; nothing follows from it that the journal does not say, too."""
         record(self.state, entry, now)
+        self._outlook.heed(entry)
 
     def next_deadline(self, now: float) -> float | None:
         """When time alone may lead to a decision; None if it can't."""
@@ -163,6 +173,7 @@ class CoordinatorCore:
 
     def _commit(self, event: e.Event, now: float, entries: list[e.Event], actions: list[e.Action]) -> None:
         record(self.state, event, now)
+        self._outlook.heed(event)
         entries.append(event)
         actions.extend(self.orders.of(self.state, event))
 
@@ -182,17 +193,14 @@ class CoordinatorCore:
         return []
 
     def _context(self, now: float) -> Context:
-        return Context(self.state, self.settings, self.policy, now)
+        return Context(self.state, self.settings, self.policy, now, self._outlook)
 
     def _touched(self, event: e.Event) -> set[str]:
         """Jobs that an event may concern.  What concerns a node or the cluster concerns all."""
-        worker = _worker_of(event)
+        job, worker = job_of(event), worker_of(event)
         if worker:
-            return {WorkerName.parse(worker).job} | self._beside(worker, ended=isinstance(event, e.WorkerExited))
-        job = getattr(event, "job", "")
-        if job:
-            return {job}
-        return {name for name, j in self.state.jobs.items() if not j.over}
+            return {job} | self._beside(worker, ended=isinstance(event, e.WorkerExited))
+        return {job} if job else {name for name, j in self.state.jobs.items() if not j.over}
 
     def _beside(self, name: str, *, ended: bool) -> set[str]:
         """Jobs with a process on a worker's slot, and, if it has left that now, whoever was given it."""
@@ -204,26 +212,3 @@ class CoordinatorCore:
         if ended:
             beside |= {job.name for job in self.state.jobs.values() if not job.over and place in job.seats.values()}
         return beside
-
-
-def _worker_of(event: e.Event) -> str:
-    match event:
-        case e.WorkerExited(exited):
-            return exited.worker
-        case e.WorkerQuiet(sample):
-            return sample.worker
-        case (
-            e.WorkerStarted()
-            | e.WorkerAttached()
-            | e.WorkerDying()
-            | e.WorkerTold()
-            | e.WorkerOrdered()
-            | e.WorkerCondemned()
-            | e.WorkerDismissed()
-            | e.WorkerOverstayed()
-            | e.RetirementOrdered()
-            | e.EvidenceTaken()
-        ):
-            return event.worker
-        case _:
-            return ""

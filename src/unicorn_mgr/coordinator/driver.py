@@ -24,7 +24,6 @@ from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.orders import Orders
 from unicorn_mgr.coordinator.planning import Planner
 from unicorn_mgr.coordinator.rendezvous import Rendezvous
-from unicorn_mgr.coordinator.rules.planning import problem_of
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.store import Store
 from unicorn_mgr.effects import coordinator as e
@@ -243,7 +242,7 @@ class Driver:
             planning = self.core.state.planning
             if planning.number and not planning.answered:
                 await self._solve(planning.number)
-            await planner.foresee(lambda: problem_of(self.core.state, self.settings))
+            await planner.foresee(lambda: self.core.problem)
         finally:
             await planner.stop()
 
@@ -258,7 +257,7 @@ class Driver:
         """Answer a question with the problem of this moment, unless another one has been asked since."""
         if self.planner is None or self.core.state.planning.number != number:
             return
-        plan = await self.planner.plan(problem_of(self.core.state, self.settings))
+        plan = await self.planner.plan(self.core.problem)
         await self.tell(
             e.PlanReady(
                 number,

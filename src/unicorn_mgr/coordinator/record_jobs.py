@@ -90,7 +90,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
             job.cancelled = True
         case e.SlotsAssigned(_, seats, reason):
             state.counters.moves += dict(seats) != job.seats
-            job.seats, job.seats_reason = dict(seats), reason
+            job.seats, job.seats_reason = seats, reason
         case e.EpochGranted():
             _epoch_granted(state, job, event, now)
         case e.GroupFormed(_, epoch):

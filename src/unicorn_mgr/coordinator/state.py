@@ -293,6 +293,11 @@ class Job:
         """Some member has the job's state."""
         return any(m in self.workers and self.workers[m].alive for m in self.members)
 
+    @property
+    def suspendable(self) -> bool:
+        """While it runs its state can be put into storage, as far as is known."""
+        return bool(self.spec.checkpoint_url) and not self.checkpoint_error
+
     def alive(self) -> list[Worker]:
         """Workers that count, by seat."""
         return sorted((w for w in self.workers.values() if w.alive), key=lambda w: (w.seat, w.name))

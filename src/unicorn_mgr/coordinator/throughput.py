@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,7 +18,7 @@ COUNTLESS = 10**9
 """Micro-batches of a job that has not told how many it has: every size pays."""
 
 
-def staircases(job: Job, least: int, slots: int, devices: list[str]) -> dict[str, Staircase]:
+def staircases(job: Job, least: int, slots: int, devices: Iterable[str]) -> dict[str, Staircase]:
     """By device type, the sizes from `least` to `slots` at which it runs faster than at any smaller one."""
     base = expected(replace(job.spec, size_min=max(1, least)), micro_batches(job), slots)
     return dict.fromkeys(devices, _with_measured(base, job).rising)

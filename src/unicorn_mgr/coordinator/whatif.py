@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from unicorn_mgr.coordinator.admission import Rejected, job_submitted, unknown, with_wishes
-from unicorn_mgr.coordinator.rules.planning import problem_of, problem_with
+from unicorn_mgr.coordinator.outlook import problem_of, problem_with
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.coordinator.views import plan_view

@@ -141,7 +141,7 @@ class Problem:
 class Plan:
     """Who gets which slots, how good that is known to be, and why."""
 
-    seats: Mapping[str, Mapping[int, Place]]
+    seats: Mapping[str, dict[int, Place]]
     reasons: Mapping[str, str]
     value: float = 0.0
     """Weighted FLOP gained over the horizon."""

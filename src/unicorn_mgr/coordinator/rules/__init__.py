@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from unicorn_mgr.coordinator.outlook import Outlook
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.effects.coordinator import Decision
@@ -24,6 +25,7 @@ class Context:
     settings: Settings
     policy: Policy | None
     now: float
+    outlook: Outlook
 
 
 JobRule = Callable[[Context, Job], Iterator[Decision]]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from unicorn_mgr.coordinator.outlook import wants_slots
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
-from unicorn_mgr.coordinator.rules.planning import current, problem_of, wants_slots
+from unicorn_mgr.coordinator.rules.planning import current
 from unicorn_mgr.coordinator.rules.preparation import holders, may_begin, successor_due_at
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
@@ -26,21 +27,22 @@ def assigned(c: Context) -> Iterator[Decision]:
     """What holds for the present situation, applied where it differs from what jobs have."""
     if c.state.paused:
         return
-    plan = current(c, problem_of(c.state, c.settings))
+    plan = current(c)
     for job in (j for j in c.state.jobs.values() if wants_slots(j)):
         seats, reason = _seats(job, plan.seats.get(job.name, {})), plan.reasons.get(job.name, "")
-        if seats != job.seats or reason != job.seats_reason:
+        if seats is not job.seats or reason != job.seats_reason:
             yield SlotsAssigned(job.name, seats, reason)
 
 
-def _seats(job: Job, planned: Mapping[int, Place]) -> dict[int, Place]:
+def _seats(job: Job, planned: dict[int, Place]) -> dict[int, Place]:
     """The places of a plan: where a worker still is that was to leave, it simply stays in its seat."""
-    if planned == job.seats:
+    if planned is job.seats or planned == job.seats:
         return job.seats
     there = {(w.node, w.slot): w.seat for w in job.alive() if not w.retiring}
     there |= {place: seat for seat, place in job.seats.items()}
     own = {seat: there.get(place, seat) for seat, place in planned.items()}
-    return {seat if own[seat] in planned else own[seat]: place for seat, place in planned.items()}
+    seats = {seat if own[seat] in planned else own[seat]: place for seat, place in planned.items()}
+    return next((known for known in (job.seats, planned) if known == seats), seats)
 
 
 def ordered(c: Context, job: Job) -> Iterator[Decision]:

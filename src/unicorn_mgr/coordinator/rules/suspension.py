@@ -26,14 +26,9 @@ from unicorn_mgr.effects.coordinator import (
 )
 
 
-def suspendable(job: Job) -> bool:
-    """While it runs its state can be put into storage, as far as is known."""
-    return bool(job.spec.checkpoint_url) and not job.checkpoint_error
-
-
 def ordered(c: Context, job: Job) -> Iterator[Decision]:
     """A running job that is to have no slots at all stores its state."""
-    if c.state.paused or job.suspension is not None or job.seats or not suspendable(job):
+    if c.state.paused or job.suspension is not None or job.seats or not job.suspendable:
         return
     settled = job.phase is JobPhase.RUNNING and job.running and job.transition is None and not job.standing
     if settled and not job.cancelled:
