@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -107,6 +108,25 @@ def test_a_job_that_can_never_start_is_accepted_waits_and_says_for_what(shell: S
     comes_to_rest(shell.cluster, gpt=4)
 
 
+def test_what_is_known_of_a_node_is_told_planned_with_and_shown(shell: Shell) -> None:
+    def node(name: str) -> dict[str, Any]:
+        return next(n for n in shell.json("nodes") if n["node"] == name)
+
+    said = shell("degrade", "node-1", "--speed", "0.5")
+    assert (said.code, said.out, said.err) == (0, "node node-1 offers 1 of 1 slots at speed 0.5\n", "")
+    comes_to_rest(shell.cluster, gpt=3)  # four at half speed are worth less
+    shell.cluster.wait_for("nobody on node-1", lambda _: node("node-1")["slots_used"] == 0)
+    assert (node("node-1")["speed"], node("node-1")["reason"]) == (0.5, "degraded by an operator: speed 0.5")
+    (agent,) = (a for a in shell.cluster.local.agents if a.name == "node-1")
+    agent.command += ["--domain", "rack-7"]
+    shell.cluster.kill_agent(1)
+    shell.cluster.wait_for("node-1 in its rack", lambda _: node("node-1")["domain"] == "rack-7")
+    assert node("node-1")["speed"] == 0.5, "its agent knows nothing of that"
+    assert node("node-0")["domain"] is None
+    assert shell("degrade", "node-1", "--speed", "1", "--slots", "1").code == 0
+    comes_to_rest(shell.cluster, gpt=4)
+
+
 def test_the_schema_of_job_files_is_printed(shell: Shell) -> None:
     assert json.loads(shell("schema").out) == JobFile.model_json_schema()
 
@@ -175,6 +195,11 @@ MISTAKES = {
     "set gpt min=2 max=1": "max: 1: want at least --min, which is 2",
     "set gpt colour=red": "set: colour: want one of weight, priority, min, max",
     "set gtp weight=2": "job: gtp: there is no such job; known: gpt",
+    "degrade node-1": "degrade: node-1: say --speed, --slots or both",
+    "degrade node-1 --speed=0": "speed: 0: want a number above 0, at most 1",
+    "degrade node-1 --speed=half": "speed: half: want a number above 0, at most 1",
+    "degrade node-1 --slots=2": "slots: 2: want how many, 1 to 1, or which of 0",
+    "degrade node-9 --speed=1": "node: node-9: there is no such node; known: node-0, node-1, node-2, node-3",
     "submit nowhere.yaml": "job file: nowhere.yaml: No such file or directory",
     "submit gpt.yaml": "name: gpt: a job of this name is running; cancel it or choose another name",
     "submit bounds.yaml": "max: 1: want at least --min, which is 3",

@@ -27,7 +27,20 @@ def restart(world: World, term: int) -> World:
 
 
 ACTS = ("die", "raise", "ready", "resume", "wait", "symptom", "quiet", "read", "silent", "halt", "heard", "attach")
-WISHES = ("submit", "cancel", "drain", "undrain", "pause", "unpause", "observe", "act", "restart", "ended", "progress")
+WISHES = (
+    "submit",
+    "cancel",
+    "drain",
+    "undrain",
+    "degrade",
+    "pause",
+    "unpause",
+    "observe",
+    "act",
+    "restart",
+    "ended",
+    "progress",
+)
 
 
 def happen(world: World, act: str, n: int) -> None:
@@ -81,6 +94,8 @@ def wish(world: World, act: str, n: int, worker: str, node: str, job: str) -> No
             world.tell(e.NodeDrained(world.request(), node))
         case "undrain":
             world.tell(e.NodeUndrained(world.request(), node))
+        case "degrade":
+            world.tell(e.NodeDegraded(world.request(), node, 0.5, (7,) if n % 2 else ()))
         case "pause" | "unpause":
             world.tell(e.PauseSet(world.request(), paused=act == "pause" and n % 3 == 0))
         case "observe" | "act":
@@ -105,6 +120,7 @@ def heal(world: World, rounds: int = 12) -> None:
         here = tuple(w.name for w in world.state.on_node(node.name))
         world.attach(node.name, workers=here, incarnation=node.incarnation)
         world.tell(e.NodeUndrained(world.request(), node.name))
+        world.tell(e.NodeDegraded(world.request(), node.name, 1.0, ()))
     for _ in range(rounds):
         for job in [j for j in world.state.jobs.values() if not j.over]:
             _obey(world, job)

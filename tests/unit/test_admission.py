@@ -16,13 +16,14 @@ from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     CancelJob,
     Command,
+    DegradeNode,
     DrainNode,
     Inject,
     SetObserve,
     SetPaused,
     UndrainNode,
 )
-from unicorn_mgr.model import FAULTS, PLACES, Drill, JobDrill, JobSpec
+from unicorn_mgr.model import FAULTS, PLACES, Drill, JobDrill, JobSpec, Slot
 
 GOOD = JobSpec(name="gpt", command=("python", "train.py"), directory="/work", size_min=1, size_max=4)
 
@@ -85,11 +86,19 @@ def test_a_name_that_is_accepted_can_stand_in_a_path_and_a_worker_name(name: str
     assert 1 <= len(name) <= 63
 
 
+SPEED = "want a number above 0, at most 1"
+BAD_SPEEDS = ("0", "-0.5", "1.1", "nan", "inf", "slow", "1,0")
+SLOTS = "want how many, 1 to 4, or which of 0, 1, 2, 3"
+BAD_SLOTS = ("0", "-1", "5", "1.5", "all", ",", "0,", "0,4", "-1,0", "9" * 5000)
+
+
 def cluster() -> ClusterState:
     """A running job with a worker on seat 1, one that has ended, and a node of each phase."""
     running = Job("gpt", GOOD, 0.0, phase=JobPhase.RUNNING)
     running.workers["gpt/1.2"] = Worker("gpt/1.2", "gpt", 1, "up", 0, 0.0, phase=WorkerPhase.MEMBER)
     nodes = {phase.value: Node(phase.value, phase=phase, drills=True) for phase in NodePhase}
+    nodes["up"].slots = tuple(Slot(i) for i in range(4))
+    nodes["up"].speed, nodes["up"].good = 0.9, (1, 2)
     nodes["quiet"] = Node("quiet", phase=NodePhase.SILENT, draining=True)
     ended = Job("old", replace(GOOD, name="old"), 0.0, phase=JobPhase.ENDED)
     return ClusterState(jobs={"gpt": running, "old": ended}, nodes=nodes)
@@ -135,6 +144,14 @@ def test_a_job_with_a_drill_that_can_not_be(drill: Drill, allowed: bool, says: s
         (DrainNode("isolated"), "node: isolated: it is isolated and holds nothing that could be drained", False),
         (UndrainNode("up"), "node: up: it is up, neither drained, quarantined nor isolated", False),
         (UndrainNode("lost"), "node: lost: it is lost, neither drained, quarantined nor isolated", False),
+        (
+            DegradeNode("nowhere", "0.5"),
+            f"node: nowhere: there is no such node; known: {', '.join(sorted(cluster().nodes))}",
+            True,
+        ),
+        (DegradeNode("up"), "degrade: up: say --speed, --slots or both", False),
+        *((DegradeNode("up", text), f"speed: {text}: {SPEED}", False) for text in BAD_SPEEDS),
+        *((DegradeNode("up", "1", text), f"slots: {text}: {SLOTS}", False) for text in BAD_SLOTS),
         (Inject("gpt", 0, Drill("kill")), "worker: 0: job gpt has workers 1", True),
         (Inject("nobody", 0, Drill("kill")), "job: nobody: there is no such job; known: gpt, old", True),
         (Inject("gpt", 1, Drill("melt")), f"fault: melt: want one of {', '.join(FAULTS)}", False),
@@ -189,6 +206,12 @@ def test_the_node_has_to_allow_drills_too() -> None:
         (UndrainNode("drained"), e.NodeUndrained("r1", "drained")),
         (UndrainNode("isolated"), e.NodeUndrained("r1", "isolated")),
         (UndrainNode("quiet"), e.NodeUndrained("r1", "quiet")),
+        (DegradeNode("up", "0.5"), e.NodeDegraded("r1", "up", 0.5, (1, 2))),
+        (DegradeNode("up", "", "3"), e.NodeDegraded("r1", "up", 0.9, (0, 1, 2))),
+        (DegradeNode("up", "0.25", "3,0,1"), e.NodeDegraded("r1", "up", 0.25, (0, 1, 3))),
+        (DegradeNode("up", "1", "4"), e.NodeDegraded("r1", "up", 1.0, ())),
+        (DegradeNode("up", "1", "0,1,2,3"), e.NodeDegraded("r1", "up", 1.0, ())),
+        (DegradeNode("lost", "0.5"), e.NodeDegraded("r1", "lost", 0.5, ())),
         (SetPaused(True), e.PauseSet("r1", True)),
         (SetObserve("", True), e.ObserveSet("r1", "", True)),
         (SetObserve("gpt", False), e.ObserveSet("r1", "gpt", False)),

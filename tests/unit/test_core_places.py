@@ -9,9 +9,13 @@ import pytest
 from unit.test_core_planning import Planned
 
 from unicorn_mgr import messages as m
+from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.views import node_view
+from unicorn_mgr.coordinator.whatif import compared, what_if
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.messages import NodeView, WhatIfRequest
+from unicorn_mgr.planner.planner import plan
 
 
 @pytest.fixture
@@ -135,3 +139,116 @@ def test_what_another_job_has_loaded_is_of_no_use(world: Planned) -> None:
     world.submit("third", 1, 1)
     world.answer()
     assert nodes_of(world, "third") == {"n0": 1}
+
+
+# -- degraded nodes -------------------------------------------------------------------------
+
+
+def degraded(world: Planned, node: str, speed: float, *slots: int) -> None:
+    world.tell(e.NodeDegraded(world.request(), node, speed, slots))
+    world.answer()
+    world.settle()
+
+
+def seen(world: Planned, node: str) -> NodeView:
+    return node_view(world.state, Liveness(world.settings), world.node(node), world.now)
+
+
+def four(slots: int = 1) -> Planned:
+    made = Planned(nodes=4, slots=slots)
+    made.train_planned("gpt", 1, 4 * slots)
+    assert len(made.members()) == 4 * slots
+    made.take()
+    return made
+
+
+def test_slots_that_must_not_be_used_are_left_and_used_again_when_they_may() -> None:
+    world = four(slots=2)
+    degraded(world, "n1", 1.0, 1)
+    assert nodes_of(world) == {"n0": 2, "n1": 1, "n2": 2, "n3": 2}
+    assert ("n1", 0) not in world.job().seats.values()
+    assert len(world.members()) == 7
+    assert (seen(world, "n1").slots, seen(world, "n1").slots_used) == (1, 1)
+    assert seen(world, "n1").reason == "degraded by an operator: without slot 0"
+    assert world.incidents == [], "its worker has left after a step that all have made"
+    degraded(world, "n1", 1.0)
+    assert len(world.members()) == 8
+    assert (seen(world, "n1").slots, seen(world, "n1").reason) == (2, "")
+    world.check_replay()
+
+
+def test_a_job_leaves_a_node_that_holds_it_up_and_takes_it_back_when_it_is_repaired() -> None:
+    """A job runs at its slowest slot's speed: three good ones are worth more than four at half speed."""
+    world = four()
+    degraded(world, "n2", 0.5)
+    assert sorted(nodes_of(world)) == ["n0", "n1", "n3"]
+    assert (seen(world, "n2").speed, seen(world, "n2").reason) == (0.5, "degraded by an operator: speed 0.5")
+    degraded(world, "n2", 0.9)
+    assert len(nodes_of(world)) == 4, "four at nine tenths are worth more than three"
+    degraded(world, "n2", 1.0)
+    assert len(nodes_of(world)) == 4
+    world.check_replay()
+
+
+def test_a_slow_node_goes_to_the_job_of_less_weight() -> None:
+    world = Planned(nodes=2)
+    world.train_planned("light", 1, 1)
+    world.train_planned("heavy", 1, 1, weight=5.0)
+    assert nodes_of(world, "heavy") == {"n1": 1}
+    degraded(world, "n1", 0.2)
+    assert (nodes_of(world, "heavy"), nodes_of(world, "light")) == ({"n0": 1}, {"n1": 1})
+    world.check_replay()
+
+
+def test_a_node_stays_degraded_whatever_its_agent_does() -> None:
+    world = Planned(nodes=0)
+    world.attach("n0", 4)
+    world.tell(e.NodeDegraded(world.request(), "n0", 0.5, (0, 3)))
+    world.attach("n0", 4, incarnation="rebooted")
+    assert (world.node("n0").offered, world.node("n0").speed) == ((0, 3), 0.5)
+    world.attach("n0", 2, incarnation="with fewer slots")
+    assert world.node("n0").offered == (0,)
+    world.check_replay()
+
+
+def test_a_repeated_request_is_done_once() -> None:
+    world = Planned(nodes=1)
+    world.tell(e.NodeDegraded("once", "n0", 0.5, ()))
+    world.tell(e.NodeDegraded(world.request(), "n0", 1.0, ()))
+    world.tell(e.NodeDegraded("once", "n0", 0.5, ()))
+    assert world.node("n0").speed == 1.0
+
+
+def test_steps_on_a_degraded_node_are_not_held_against_the_job_twice() -> None:
+    """They take longer there, as the planner reckons; elsewhere the job is as fast as it was."""
+    world = four()
+    for _ in range(8):
+        world.tell(e.JobProgressed("gpt", world.job().committed + 1, 0.9))
+    assert world.job().paces == {4: 0.9}
+    world.answer()
+    degraded(world, "n2", 0.9)
+    assert world.job().paces == {}, "who knows how long it had been slow"
+    for _ in range(8):
+        world.tell(e.JobProgressed("gpt", world.job().committed + 1, 1.0))
+    assert world.job().paces == {4: 0.9}
+    world.check_replay()
+
+
+def test_what_if_reckons_with_the_slowest_node() -> None:
+    world = Planned(nodes=2)
+    world.train_planned("gpt", 1, 2)
+    degraded(world, "n1", 0.75)
+    present, changed = what_if(world.state, world.settings, WhatIfRequest(("lose n1",)))
+    (told,) = compared(present, changed, plan(changed, 10.0)).jobs
+    assert (told.flops_before, told.flops_after) == (1.5e12, 1e12)
+
+
+@pytest.mark.parametrize(
+    ("speed", "slots", "text"),
+    [
+        (0.5, (), "node n0 is to be counted on for all its slots at speed 0.5"),
+        (1.0, (0, 3), "node n0 is to be counted on for slots 0, 3 at speed 1"),
+    ],
+)
+def test_it_is_told_in_words(speed: float, slots: tuple[int, ...], text: str) -> None:
+    assert describe(e.NodeDegraded("r", "n0", speed, slots)) == text

@@ -27,6 +27,7 @@ MODULES = {
     "set": "unicorn_mgr.cli.operate",
     "drain": "unicorn_mgr.cli.operate",
     "undrain": "unicorn_mgr.cli.operate",
+    "degrade": "unicorn_mgr.cli.operate",
     "pause": "unicorn_mgr.cli.operate",
     "resume": "unicorn_mgr.cli.operate",
     "observe": "unicorn_mgr.cli.operate",

@@ -1,4 +1,4 @@
-"""`unicorn cancel`, `drain`, `undrain`, `pause`, `resume`, `observe`: what operators ask for."""
+"""`unicorn cancel`, `set`, `drain`, `undrain`, `degrade`, `pause`, `resume`, `observe`: what operators ask for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from unicorn_mgr.messages import (
     CancelJob,
     Command,
     CommandDone,
+    DegradeNode,
     DrainNode,
     OperatorCommand,
     SetObserve,
@@ -32,11 +33,12 @@ class Switch(enum.StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    _register_jobs_and_nodes(app)
+    _register_jobs(app)
+    _register_nodes(app)
     _register_modes(app)
 
 
-def _register_jobs_and_nodes(app: typer.Typer) -> None:
+def _register_jobs(app: typer.Typer) -> None:
     @app.command()
     def cancel(
         job: str = typer.Argument(..., metavar="JOB", help="Its name."),
@@ -64,6 +66,8 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
         order(Client(coordinator, tls), SetWishes(job, asked))
         say(f"{job} now wants {', '.join(wishes)}")
 
+
+def _register_nodes(app: typer.Typer) -> None:
     @app.command()
     def drain(
         node: str = typer.Argument(..., metavar="NODE", help="Its name."),
@@ -85,6 +89,21 @@ def _register_jobs_and_nodes(app: typer.Typer) -> None:
     ) -> None:
         """Give a drained, quarantined or isolated node back."""
         say(order(Client(coordinator, tls), UndrainNode(node)))
+
+    @app.command()
+    def degrade(
+        node: str = typer.Argument(..., metavar="NODE", help="Its name."),
+        speed: str = typer.Option("", "--speed", metavar="SHARE", help="Of what its slots should do, e.g. 0.5."),
+        slots: str = typer.Option("", "--slots", metavar="N|I,J,...", help="How many slots may be used, or which."),
+        coordinator: str | None = CoordinatorOption,
+        tls: Path | None = TlsOption,
+    ) -> None:
+        """Tell the planner that a node is slow or has slots that must not be used.
+
+        Workers leave such slots after their next step.  What is not said stays as it is; speed 1 and
+        the number of all its slots undo it.
+        """
+        say(order(Client(coordinator, tls), DegradeNode(node, speed, slots)))
 
 
 def _wish(text: str) -> tuple[str, str]:

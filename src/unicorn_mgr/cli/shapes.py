@@ -112,6 +112,7 @@ def of_node(node: NodeView) -> Shape:
         "domain": node.domain or None,
         "slots": node.slots,
         "slots_used": node.slots_used,
+        "speed": node.speed,
         "silent_seconds": node.silent_seconds,
         "quarantine_seconds": node.quarantine_seconds,
         "reason": node.reason,

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unicorn_mgr.coordinator.state import ClusterState, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import ClusterState, Node, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.throughput import COUNTLESS, expected
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     CancelJob,
     Command,
+    DegradeNode,
     DrainNode,
     Inject,
     Mistake,
@@ -146,6 +147,8 @@ def commanded(state: ClusterState, request_id: str, command: Command, drills_all
             if not kept_out and phase not in (NodePhase.DRAINING, NodePhase.DRAINED, NodePhase.ISOLATED):
                 raise Rejected(Mistake("node", node, f"it is {phase}, neither drained, quarantined nor isolated"))
             return e.NodeUndrained(request_id, node)
+        case DegradeNode():
+            return _degraded(state, request_id, command)
         case SetWishes(job, wishes):
             _running(state, job)
             spec = with_wishes(state.jobs[job].spec, wishes)
@@ -158,6 +161,42 @@ def commanded(state: ClusterState, request_id: str, command: Command, drills_all
             return e.ObserveSet(request_id, job, observe)
         case Inject():
             return _drill(state, request_id, command, drills_allowed)
+
+
+def _degraded(state: ClusterState, request_id: str, asked: DegradeNode) -> e.NodeDegraded:
+    _known(state, asked.node)
+    node = state.nodes[asked.node]
+    if not asked.speed and not asked.slots:
+        raise Rejected(Mistake("degrade", node.name, "say --speed, --slots or both"))
+    speed = _speed(asked.speed) if asked.speed else node.speed
+    return e.NodeDegraded(request_id, node.name, speed, _good(node, asked.slots) if asked.slots else node.good)
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= 1:
+        raise Rejected(Mistake("speed", text, "want a number above 0, at most 1"))
+    return speed
+
+
+def _good(node: Node, text: str) -> tuple[int, ...]:
+    """Slots of a node by their number, the first ones, or by their indices; empty: all."""
+    there = sorted(s.index for s in node.slots)
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if len(numbers) == 1:
+        chosen = there[: numbers[0]] if 0 < numbers[0] <= len(there) else []
+    else:
+        chosen = sorted(set(numbers)) if set(numbers) <= set(there) else []
+    if not chosen:
+        fix = f"want how many, 1 to {len(there)}, or which of {_listed(map(str, there))}"
+        raise Rejected(Mistake("slots", text, fix))
+    return () if chosen == there else tuple(chosen)
 
 
 WISHES = {

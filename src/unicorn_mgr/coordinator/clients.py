@@ -22,7 +22,7 @@ from unicorn_mgr.coordinator.store import Entry
 from unicorn_mgr.coordinator.stories import incident_story, lines_of
 from unicorn_mgr.coordinator.views import cluster_view, job_view
 from unicorn_mgr.coordinator.whatif import compared, what_if
-from unicorn_mgr.effects.coordinator import DrillOrdered, Event, JobSubmitted, NodeDrained, NodeUndrained
+from unicorn_mgr.effects.coordinator import DrillOrdered, Event, JobSubmitted, NodeDegraded, NodeDrained, NodeUndrained
 from unicorn_mgr.messages import (
     ClusterView,
     CommandDone,
@@ -124,6 +124,9 @@ class Clients:
             case NodeDrained(_, name) | NodeUndrained(_, name):
                 node = self._driver.core.state.nodes[name]
                 return f"node {name} is {node.phase}" + (f": {node.reason}" if node.reason else "")
+            case NodeDegraded(_, name):
+                node = self._driver.core.state.nodes[name]
+                return f"node {name} offers {len(node.offered)} of {len(node.slots)} slots at speed {node.speed:g}"
             case DrillOrdered(_, _, worker, drill):
                 return f"{drill.fault} is ordered for {worker}" + (f" in step {drill.step}" if drill.step >= 0 else "")
             case _:

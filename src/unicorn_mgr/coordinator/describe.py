@@ -51,6 +51,9 @@ def _of_cluster(event: e.Event) -> str:
             return f"node {node} is to be drained"
         case e.NodeUndrained(_, node):
             return f"node {node} is given back"
+        case e.NodeDegraded(_, node, speed, slots):
+            which = f"slots {', '.join(map(str, slots))}" if slots else "all its slots"
+            return f"node {node} is to be counted on for {which} at speed {speed:g}"
         case e.NodeQuarantined(node, seconds, reason):
             return f"node {node} is quarantined for {seconds:.0f} s: {reason}"
         case e.NodeTrusted(node):

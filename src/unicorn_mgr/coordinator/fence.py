@@ -20,7 +20,7 @@ def admits(state: ClusterState, event: e.Fact) -> bool:
             return request not in state.requests and (not job or _runs(state, job))
         case e.PauseSet(request):
             return request not in state.requests
-        case e.NodeDrained(request, node) | e.NodeUndrained(request, node):
+        case e.NodeDrained(request, node) | e.NodeUndrained(request, node) | e.NodeDegraded(request, node):
             return request not in state.requests and node in state.nodes
         case e.NodeSilent(node) | e.NodeHeard(node):
             return node in state.nodes

@@ -92,11 +92,11 @@ class CoordinatorMetrics(Collector):
         slots = GaugeMetricFamily("unicorn_slots", "Slots by state.", labels=["state"])
         for phase in NodePhase:
             nodes.add_metric([phase.value], sum(n.phase is phase for n in state.nodes.values()))
-        usable = sum(len(n.slots) for n in state.nodes.values() if n.usable)
+        usable = sum(len(n.offered) for n in state.nodes.values() if n.usable)
         used = sum(len(n.processes) for n in state.nodes.values())
         slots.add_metric(["used"], used)
         slots.add_metric(["free"], max(0, usable - used))
-        slots.add_metric(["unusable"], sum(len(n.slots) for n in state.nodes.values() if not n.usable))
+        slots.add_metric(["unusable"], sum(len(n.slots) for n in state.nodes.values()) - usable)
         yield nodes
         yield slots
 

@@ -130,8 +130,8 @@ def _node(state: ClusterState, name: str, blocked: Set[Place]) -> Node | None:
     node = state.nodes[name]
     if node.phase not in (NodePhase.UP, NodePhase.SILENT) or node.draining or node.quarantine:
         return None
-    slots = tuple(sorted(s.index for s in node.slots if (name, s.index) not in blocked))
-    return Node(name, slots, device=next(s.device for s in node.slots), domain=node.domain) if slots else None
+    slots = tuple(s for s in node.offered if (name, s) not in blocked)
+    return Node(name, slots, node.slots[0].device, node.speed, node.domain) if slots else None
 
 
 def _blocking(job: Job) -> frozenset[Place]:

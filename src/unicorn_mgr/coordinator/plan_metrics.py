@@ -50,7 +50,8 @@ def _throughput(state: ClusterState) -> Iterator[Metric]:
     achieved = GaugeMetricFamily("unicorn_job_achieved_flops", "The same with the present members.", labels=["job"])
     sums = [0.0, 0.0]
     for job in running:
-        figures = (_weighted(job, len(job.seats)), _weighted(job, len(job.living_members())))
+        planned, present = [n for n, _ in job.seats.values()], [w.node for w in job.living_members()]
+        figures = _weighted(state, job, planned), _weighted(state, job, present)
         promised.add_metric([job.name], figures[0])
         achieved.add_metric([job.name], figures[1])
         sums = [s + f for s, f in zip(sums, figures, strict=True)]
@@ -60,5 +61,6 @@ def _throughput(state: ClusterState) -> Iterator[Metric]:
     yield GaugeMetricFamily("unicorn_waf_achieved_flops", "Weighted FLOP/s of all jobs with their members.", sums[1])
 
 
-def _weighted(job: Job, size: int) -> float:
-    return job.spec.weight * rate_at(job, size)
+def _weighted(state: ClusterState, job: Job, nodes: list[str]) -> float:
+    """With a worker on each of these nodes."""
+    return job.spec.weight * rate_at(job, len(nodes)) * state.slowest(nodes)

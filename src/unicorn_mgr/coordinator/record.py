@@ -23,6 +23,7 @@ _NodeEvent = (
     | e.NodeHeard
     | e.NodeDrained
     | e.NodeUndrained
+    | e.NodeDegraded
     | e.NodeLost
     | e.NodeIsolated
     | e.NodeQuarantined
@@ -134,6 +135,8 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
             if node.phase not in (NodePhase.SILENT, NodePhase.LOST):
                 _in_reach(node)
             _answered(state, request, name)
+        case e.NodeDegraded():
+            _node_degraded(state, event)
         case e.NodeEmptied(name):
             node = state.nodes[name]
             node.phase, node.reason = NodePhase.DRAINED, "empty: safe to power off"
@@ -188,6 +191,14 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     for worker in state.on_node(event.node):
         if worker.exited is None and worker.name not in event.workers:
             record_workers.vanished(state, worker, now)
+
+
+def _node_degraded(state: ClusterState, event: e.NodeDegraded) -> None:
+    node = state.nodes[event.node]
+    node.speed, node.good = event.speed, event.slots
+    for name in sorted({w.job for w in state.on_node(event.node)}):
+        record_jobs.forget_pace(state.jobs[name])
+    _answered(state, event.request_id, event.node)
 
 
 def _node_given_up(state: ClusterState, name: str, phase: NodePhase, reason: str, now: float) -> None:

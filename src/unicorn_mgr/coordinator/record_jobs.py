@@ -107,7 +107,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.JobProgressed(_, committed, seconds):
             job.link_stalled = job.link_stalled and committed <= job.committed
             job.committed, job.step_seconds = max(job.committed, committed), seconds or job.step_seconds
-            _measured(job, seconds)
+            _measured(state, job, seconds)
         case e.PaceChanged(_, size, seconds):
             job.paces[size] = seconds
         case e.SeatBarred(_, seat, reason):
@@ -171,12 +171,18 @@ def _slots_kept(state: ClusterState, job: Job, reason: str) -> None:
             other.seats = {seat: place for seat, place in other.seats.items() if place not in held}
 
 
-def _measured(job: Job, seconds: float) -> None:
+def _measured(state: ClusterState, job: Job, seconds: float) -> None:
     """How long its steps take at this size; not while it moves to another one."""
     if job.transition is None and job.members:
         measured = restored(job.measured)
-        measured.add(len(job.members), seconds)
+        measured.add(len(job.members), seconds * state.slowest(w.node for w in job.living_members()))
         job.measured = measured.plain()
+
+
+def forget_pace(job: Job) -> None:
+    """What is known of the speed of its nodes has changed, and what its steps have shown with it."""
+    job.measured.pop(str(len(job.members)), None)
+    job.paces.pop(len(job.members), None)
 
 
 def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: float) -> None:

@@ -6,6 +6,7 @@ The whole of it can be dumped into a snapshot of the journal and loaded again.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unicorn_mgr.effects.coordinator import PlanReady
@@ -76,6 +77,16 @@ class Node:
     """What fails as one with it, as its agent says; empty: it fails alone."""
     processes: dict[int, list[str]] = field(default_factory=dict)
     """By slot, the workers on it that have not ended, in the order in which they came."""
+
+    speed: float = 1.0
+    """Of its slots, as a share of what they should do, as an operator says."""
+    good: tuple[int, ...] = ()
+    """Slots that may be used, if an operator has said which; empty: all."""
+
+    @property
+    def offered(self) -> tuple[int, ...]:
+        """Slots that may be used, rising."""
+        return tuple(sorted(s.index for s in self.slots if not self.good or s.index in self.good))
 
     @property
     def usable(self) -> bool:
@@ -258,7 +269,7 @@ class Job:
     committed: int = -1
     step_seconds: float = 0.0
     measured: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds of its newest steps, by size."""
+    """Seconds of its newest steps, by size, as they would be on nodes that are as they should be."""
     paces: dict[int, float] = field(default_factory=dict)
     """Seconds of a step by size that plans count on, in the order in which they became known."""
     written: CheckpointWritten | None = None
@@ -417,6 +428,10 @@ class ClusterState:
     def wall(self, now: float) -> float:
         """Seconds since 1970 at core time `now`, for people."""
         return self.term_wall + now - self.term_at
+
+    def slowest(self, nodes: Iterable[str]) -> float:
+        """Speed of a job that is on these nodes."""
+        return min((self.nodes[n].speed for n in nodes), default=1.0)
 
     def worker(self, name: str) -> Worker | None:
         """A worker that has not been dismissed yet."""

@@ -78,14 +78,23 @@ def node_view(state: ClusterState, live: Liveness, node: Node, now: float) -> No
         node=node.name,
         state=node.phase.value,
         address=node.address,
-        slots=len(node.slots),
+        slots=len(node.offered),
         slots_used=len(node.processes),
         silent_seconds=silent,
-        reason=node.reason,
+        reason=node.reason or _degraded(node),
         workers=tuple(w.name for w in here),
         quarantine_seconds=max(0.0, node.quarantined_until - now) if node.quarantine else 0.0,
         domain=node.domain,
+        speed=node.speed,
     )
+
+
+def _degraded(node: Node) -> str:
+    """What an operator has said of it."""
+    idle = sorted({s.index for s in node.slots}.difference(node.offered))
+    told = [f"speed {node.speed:g}"] if node.speed < 1 else []
+    told += [f"without slot{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"] if idle else []
+    return f"degraded by an operator: {', '.join(told)}" if told else ""
 
 
 def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobView:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from unicorn_mgr.coordinator.admission import Rejected, job_submitted, unknown, with_wishes
@@ -14,7 +15,7 @@ from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.coordinator.views import plan_view
 from unicorn_mgr.messages import Mistake, PlannedJob, WhatIfAnswer, WhatIfRequest
 from unicorn_mgr.planner.choices import standstill
-from unicorn_mgr.planner.problem import Demand, Node, Plan, Problem
+from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem
 
 FORMS = '"lose NODE", "add N slots", "end JOB", "submit FILE", "job JOB weight=W" (or min=, max=, priority=)'
 _LOSE = re.compile(r"lose (\S+)")
@@ -89,6 +90,7 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
     """Per job what it has and what it would have."""
     before = {d.job: d for d in present.demands}
     after = {d.job: d for d in changed.demands}
+    now, then = present.by_name, changed.by_name
     jobs = []
     for job in dict.fromkeys((*before, *after)):
         had = before[job].size if job in before else 0
@@ -98,8 +100,8 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
                 job=job,
                 size_before=had,
                 size_after=gets,
-                flops_before=_rate(before[job], had, after.get(job)) if job in before else 0.0,
-                flops_after=_rate(after[job], gets) if job in after else 0.0,
+                flops_before=_rate(now, before[job], before[job].seats, after.get(job)) if job in before else 0.0,
+                flops_after=_rate(then, after[job], plan.seats.get(job, {})) if job in after else 0.0,
                 rated=(after.get(job) or before[job]).rated,
                 standstill_seconds=_standstill(after[job], plan) if job in after else 0.0,
                 reason=plan.reasons.get(job, "it has ended"),
@@ -108,10 +110,11 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
     return WhatIfAnswer(tuple(jobs), plan_view(plan))
 
 
-def _rate(demand: Demand, size: int, wish: Demand | None = None) -> float:
+def _rate(nodes: Mapping[str, Node], demand: Demand, seats: Mapping[int, Place], wish: Demand | None = None) -> float:
     """Weighted as it is wished: another weight alone makes nothing more or less."""
-    best = max((t for stairs in demand.throughput.values() for s, t in stairs if s <= size), default=0.0)
-    return (wish or demand).weight * best
+    best = max((t for stairs in demand.throughput.values() for s, t in stairs if s <= len(seats)), default=0.0)
+    slowest = min((nodes[n].speed for n, _ in seats.values() if n in nodes), default=1.0)
+    return (wish or demand).weight * best * slowest
 
 
 def _standstill(demand: Demand, plan: Plan) -> float:

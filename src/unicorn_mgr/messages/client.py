@@ -35,6 +35,13 @@ class UndrainNode:
 
 
 @dataclass(frozen=True, slots=True)
+class DegradeNode:
+    node: str = ""
+    speed: str = ""
+    slots: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SetPaused:
     paused: bool = False
 
@@ -58,7 +65,7 @@ class SetWishes:
     wishes: dict[str, str] = field(default_factory=dict)
 
 
-Command = CancelJob | DrainNode | UndrainNode | SetPaused | SetObserve | Inject | SetWishes
+Command = CancelJob | DrainNode | UndrainNode | DegradeNode | SetPaused | SetObserve | Inject | SetWishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,7 @@ class NodeView:
     workers: tuple[str, ...] = ()
     quarantine_seconds: float = 0.0
     domain: str = ""
+    speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,16 @@ class UndrainNode(_message.Message):
     node: str
     def __init__(self, node: _Optional[str] = ...) -> None: ...
 
+class DegradeNode(_message.Message):
+    __slots__ = ("node", "speed", "slots")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    speed: str
+    slots: str
+    def __init__(self, node: _Optional[str] = ..., speed: _Optional[str] = ..., slots: _Optional[str] = ...) -> None: ...
+
 class SetPaused(_message.Message):
     __slots__ = ("paused",)
     PAUSED_FIELD_NUMBER: _ClassVar[int]
@@ -193,7 +203,7 @@ class SetWishes(_message.Message):
     def __init__(self, job: _Optional[str] = ..., wishes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class OperatorCommand(_message.Message):
-    __slots__ = ("request_id", "cancel_job", "drain_node", "undrain_node", "set_paused", "set_observe", "inject", "set_wishes")
+    __slots__ = ("request_id", "cancel_job", "drain_node", "undrain_node", "set_paused", "set_observe", "inject", "set_wishes", "degrade_node")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CANCEL_JOB_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +212,7 @@ class OperatorCommand(_message.Message):
     SET_OBSERVE_FIELD_NUMBER: _ClassVar[int]
     INJECT_FIELD_NUMBER: _ClassVar[int]
     SET_WISHES_FIELD_NUMBER: _ClassVar[int]
+    DEGRADE_NODE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     cancel_job: CancelJob
     drain_node: DrainNode
@@ -210,7 +221,8 @@ class OperatorCommand(_message.Message):
     set_observe: SetObserve
     inject: Inject
     set_wishes: SetWishes
-    def __init__(self, request_id: _Optional[str] = ..., cancel_job: _Optional[_Union[CancelJob, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., undrain_node: _Optional[_Union[UndrainNode, _Mapping]] = ..., set_paused: _Optional[_Union[SetPaused, _Mapping]] = ..., set_observe: _Optional[_Union[SetObserve, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., set_wishes: _Optional[_Union[SetWishes, _Mapping]] = ...) -> None: ...
+    degrade_node: DegradeNode
+    def __init__(self, request_id: _Optional[str] = ..., cancel_job: _Optional[_Union[CancelJob, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., undrain_node: _Optional[_Union[UndrainNode, _Mapping]] = ..., set_paused: _Optional[_Union[SetPaused, _Mapping]] = ..., set_observe: _Optional[_Union[SetObserve, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., set_wishes: _Optional[_Union[SetWishes, _Mapping]] = ..., degrade_node: _Optional[_Union[DegradeNode, _Mapping]] = ...) -> None: ...
 
 class CommandDone(_message.Message):
     __slots__ = ("text",)
@@ -223,7 +235,7 @@ class LookRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeView(_message.Message):
-    __slots__ = ("node", "state", "address", "slots", "slots_used", "silent_seconds", "reason", "workers", "quarantine_seconds", "domain")
+    __slots__ = ("node", "state", "address", "slots", "slots_used", "silent_seconds", "reason", "workers", "quarantine_seconds", "domain", "speed")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +246,7 @@ class NodeView(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
     node: str
     state: str
     address: str
@@ -244,7 +257,8 @@ class NodeView(_message.Message):
     workers: _containers.RepeatedScalarFieldContainer[str]
     quarantine_seconds: float
     domain: str
-    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., quarantine_seconds: _Optional[float] = ..., domain: _Optional[str] = ...) -> None: ...
+    speed: float
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., quarantine_seconds: _Optional[float] = ..., domain: _Optional[str] = ..., speed: _Optional[float] = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("worker", "node", "slot", "state", "pid", "step", "phase", "member")

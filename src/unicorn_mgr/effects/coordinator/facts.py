@@ -212,6 +212,18 @@ class NodeUndrained:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDegraded:
+    """An operator says what may be counted on of a node; speed 1 and all slots: it is as it should be."""
+
+    request_id: str
+    node: str
+    speed: float
+    """Of its slots, as a share of what they should do."""
+    slots: tuple[int, ...]
+    """Those that may be used; empty: all."""
+
+
+@dataclass(frozen=True, slots=True)
 class WishesSet:
     """A job wants something else from now on."""
 
@@ -272,6 +284,7 @@ Fact = (
     | JobCancelled
     | NodeDrained
     | NodeUndrained
+    | NodeDegraded
     | PauseSet
     | WishesSet
     | ObserveSet
