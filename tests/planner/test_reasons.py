@@ -39,6 +39,15 @@ def test_who_gave_who_got_and_what_it_was_worth() -> None:
     }
 
 
+def test_who_leaves_a_slow_slot_gains_by_it_and_who_gets_one_gets_less() -> None:
+    nodes = (*NODES[:3], Node("n3", (0,), speed=0.5))
+    made = plan(Problem(nodes, (demand("fast", 2.0, 4, seats(0, 1, 2, 3)), demand("new", 1.0, 1, {}))))
+    assert made.reasons == {
+        "fast": "gives 1 slot to new: +2 weighted slots, without the slowest",
+        "new": "gets 1 slot from fast: +0.5 weighted slots; all it wants",
+    }
+
+
 def test_flops_are_told_only_of_jobs_whose_speed_is_known() -> None:
     made = plan(Problem(NODES[:2], (demand("known", 1.0, 2, {}, rated=True),)))
     assert made.reasons == {"known": "gets 2 slots: +2 weighted TFLOP/s; all it wants"}

@@ -94,7 +94,9 @@ def _register_nodes(app: typer.Typer) -> None:
     def degrade(
         node: str = typer.Argument(..., metavar="NODE", help="Its name."),
         speed: str = typer.Option("", "--speed", metavar="SHARE", help="Of what its slots should do, e.g. 0.5."),
-        slots: str = typer.Option("", "--slots", metavar="N|I,J,...", help="How many slots may be used, or which."),
+        slots: str = typer.Option(
+            "", "--slots", metavar="N|I,J,...", help="How many slots may be used, the first ones, or which."
+        ),
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
     ) -> None:

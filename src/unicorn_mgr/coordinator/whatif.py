@@ -15,7 +15,7 @@ from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.coordinator.views import plan_view
 from unicorn_mgr.messages import Mistake, PlannedJob, WhatIfAnswer, WhatIfRequest
 from unicorn_mgr.planner.choices import standstill
-from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem
+from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem, slowest
 
 FORMS = '"lose NODE", "add N slots", "end JOB", "submit FILE", "job JOB weight=W" (or min=, max=, priority=)'
 _LOSE = re.compile(r"lose (\S+)")
@@ -113,8 +113,7 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
 def _rate(nodes: Mapping[str, Node], demand: Demand, seats: Mapping[int, Place], wish: Demand | None = None) -> float:
     """Weighted as it is wished: another weight alone makes nothing more or less."""
     best = max((t for stairs in demand.throughput.values() for s, t in stairs if s <= len(seats)), default=0.0)
-    slowest = min((nodes[n].speed for n, _ in seats.values() if n in nodes), default=1.0)
-    return (wish or demand).weight * best * slowest
+    return (wish or demand).weight * best * slowest(nodes, seats.values())
 
 
 def _standstill(demand: Demand, plan: Plan) -> float:

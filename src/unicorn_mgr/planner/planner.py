@@ -56,7 +56,7 @@ def _made(problem: Problem, sizes: Sizes, sizing: Sizing, chosen: Sequence[Choic
     whole = list(chosen) == sizing.picked(sizes.knapsack)
     return Plan(
         seats={d.job: mine for d, mine in zip(problem.demands, seats, strict=True)},
-        reasons=reasons(problem, chosen, sizes.refused),
+        reasons=reasons(problem, chosen, seats, sizes.refused),
         value=worth,
         # A job that was left out for want of room in one piece may have been worth less than nothing.
         bound=max(sizing.bound, worth),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -29,6 +29,11 @@ class Node:
 def domain_of(node: Node) -> str:
     """What fails as one with it; by itself, if nothing is known."""
     return node.domain or f"node {node.name}"
+
+
+def slowest(nodes: Mapping[str, Node], places: Iterable[Place]) -> float:
+    """Speed of a job on these slots, as far as they are there."""
+    return min((nodes[name].speed for name, _ in places if name in nodes), default=1.0)
 
 
 @dataclass(frozen=True, slots=True)

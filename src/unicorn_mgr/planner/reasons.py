@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from unicorn_mgr.planner.knapsack import Choice
-from unicorn_mgr.planner.problem import NOMINAL_FLOPS, Demand, Problem
+from unicorn_mgr.planner.problem import NOMINAL_FLOPS, Demand, Place, Problem, slowest
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 ALL = "all it wants"
@@ -13,31 +14,54 @@ SILENT = "it does not grow while a node of it is silent"
 NO_MORE = "no more slots are free"
 
 
-def reasons(problem: Problem, chosen: Sequence[Choice], refused: Mapping[str, str]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a plan does to a job."""
+
+    demand: Demand
+    kept: int
+    """Slots that it had and that may still be used."""
+    size: int
+    speeds: tuple[float, float]
+    """Of its slowest slot, before and after."""
+
+    @property
+    def gain(self) -> str:
+        """In weighted throughput."""
+        before, after = (self._rate(n) * s for n, s in zip((self.kept, self.size), self.speeds, strict=True))
+        change = self.demand.weight * (after - before)
+        return f"{'+' if change >= 0 else '-'}{worth(abs(change), self.demand.rated)}"
+
+    def _rate(self, size: int) -> float:
+        return max((t for stairs in self.demand.throughput.values() for s, t in stairs if s <= size), default=0.0)
+
+
+def reasons(
+    problem: Problem, chosen: Sequence[Choice], seats: Sequence[Mapping[int, Place]], refused: Mapping[str, str]
+) -> dict[str, str]:
     """A line a job.  Said of the whole plan, so that the same plan has the same reasons."""
-    usable = {(n.name, s) for n in problem.nodes for s in n.slots}
+    nodes, usable = problem.by_name, set(problem.places)
+    changes = []
+    for demand, choice, mine in zip(problem.demands, chosen, seats, strict=True):
+        kept = [place for place in demand.seats.values() if place in usable]
+        speeds = slowest(nodes, kept), slowest(nodes, mine.values())
+        changes.append(_Change(demand, len(kept), choice.size, speeds))
     free = len(usable) - sum(c.size for c in chosen)
-    changes = list(zip(problem.demands, chosen, strict=True))
-    growing = [d.job for d, c in changes if c.size > _kept(d, usable)]
-    shrinking = [d.job for d, c in changes if c.size < _kept(d, usable)]
-    return {d.job: refused.get(d.job) or _reason(d, c, _kept(d, usable), growing, shrinking, free) for d, c in changes}
+    growing = [c.demand.job for c in changes if c.size > c.kept]
+    shrinking = [c.demand.job for c in changes if c.size < c.kept]
+    return {c.demand.job: refused.get(c.demand.job) or _reason(c, growing, shrinking, free) for c in changes}
 
 
-def _kept(demand: Demand, usable: set[tuple[str, int]]) -> int:
-    return sum(place in usable for place in demand.seats.values())
-
-
-def _reason(
-    demand: Demand, choice: Choice, kept: int, growing: Sequence[str], shrinking: Sequence[str], free: int
-) -> str:
-    size = choice.size
-    if size < kept:
+def _reason(change: _Change, growing: Sequence[str], shrinking: Sequence[str], free: int) -> str:
+    limit = _limit(change.demand, change.size, free)
+    if change.size < change.kept:
         takers = f" to {', '.join(growing)}" if growing else ""
-        return f"gives {slots(kept - size)}{takers}: {_gain(demand, kept, size)}"
-    if size > kept:
+        slow = ", without the slowest" if change.speeds[0] < change.speeds[1] else ""
+        return f"gives {slots(change.kept - change.size)}{takers}: {change.gain}{slow}"
+    if change.size > change.kept:
         givers = f" from {', '.join(shrinking)}" if shrinking else ""
-        return f"gets {slots(size - kept)}{givers}: {_gain(demand, kept, size)}; {_limit(demand, size, free)}"
-    return _limit(demand, size, free)
+        return f"gets {slots(change.size - change.kept)}{givers}: {change.gain}; {limit}"
+    return limit
 
 
 def _limit(demand: Demand, size: int, free: int) -> str:
@@ -54,14 +78,6 @@ def _limit(demand: Demand, size: int, free: int) -> str:
 def slots(number: int) -> str:
     """1 slot, 2 slots."""
     return f"{number} slot" if number == 1 else f"{number} slots"
-
-
-def _gain(demand: Demand, before: int, after: int) -> str:
-    """What the change does to its weighted throughput."""
-    rates = [max((t for s, t in stairs if s <= before), default=0.0) for stairs in demand.throughput.values()]
-    later = [max((t for s, t in stairs if s <= after), default=0.0) for stairs in demand.throughput.values()]
-    change = demand.weight * (max(later, default=0.0) - max(rates, default=0.0))
-    return f"{'+' if change >= 0 else '-'}{worth(abs(change), demand.rated)}"
 
 
 def worth(rate: float, rated: bool) -> str:
