@@ -78,7 +78,7 @@ def test_a_situation_is_the_same_wherever_one_comes_from(before: Problem, proble
 
 def test_domains_that_are_alike_share_an_entry() -> None:
     racks = Problem(tuple(Node(f"n{i}", (0, 1), domain=f"rack {i // 5}") for i in range(50)), ())
-    assert len(filled(racks).answers) == 2
+    assert len(filled(racks).answers) == 3, "one node is lost, one more joins a rack, or one comes alone"
 
 
 def test_what_was_not_foreseen_is_not_answered() -> None:

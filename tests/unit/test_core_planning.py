@@ -239,6 +239,22 @@ def test_slots_that_micro_batches_do_not_keep_busy_go_to_who_can_use_them(world:
     assert world.sizes() == {"few": 2, "many": 4}
 
 
+def test_what_a_program_has_told_of_itself_outlasts_all_its_processes(world: Planned) -> None:
+    """It is started again, and is the same: that is no news to plans."""
+    world.submit("few", 1, 5)
+    world.answer()
+    for worker in world.job("few").alive():
+        world.begin(worker.name, {"micro_batches": "2"})
+    world.answer()
+    world.settle()
+    world.take()
+    for worker in list(world.job("few").alive()):
+        world.die(worker.name)
+    world.wait(0.2)
+    assert world.decisions(e.LifeEnded), "nobody is left"
+    assert world.asked() == []
+
+
 def test_a_weight_that_changes_moves_slots(world: Planned) -> None:
     world.train_planned("one", 1, 6)
     world.train_planned("other", 1, 6, weight=2.0)

@@ -149,13 +149,21 @@ class Pace:
     throughput: dict[str, Staircase]
 
 
-def _pace(job: Job, least: int, cluster: Cluster, before: Pace | None) -> Pace:
+def _pace(job: Job, cluster: Cluster, before: Pace | None) -> Pace:
     """What it was if it follows from the same."""
-    devices = sorted(cluster.devices)
-    source = (job.spec, micro_batches(job), tuple(job.paces.items()), least, cluster.slots, devices)
+    slots, devices = _rounded_up(cluster.slots), sorted(cluster.devices)
+    source = (job.spec, micro_batches(job), tuple(job.paces.items()), slots, devices)
     if before is not None and before.source == source:
         return before
-    return Pace(source, staircases(job, least, cluster.slots, devices))
+    return Pace(source, staircases(job, slots, devices))
+
+
+def _rounded_up(slots: int) -> int:
+    """To 3, 6, 12, and so on: when a node is new, jobs have mostly told already what they make of its slots."""
+    most = 3
+    while most <= slots:
+        most *= 2
+    return most
 
 
 def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Demand, Pace]:
@@ -166,7 +174,7 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
     floor = min(job.spec.size_min, kept) if seated else 0
     if job.gang and any(w.alive for w in job.workers.values()):
         floor = kept  # it would begin anew, and nobody knows what that costs it
-    pace = _pace(job, floor or job.spec.size_min, cluster, before)
+    pace = _pace(job, cluster, before)
     demand = Demand(
         job=job.name,
         size_min=job.spec.size_min,

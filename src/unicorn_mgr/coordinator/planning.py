@@ -116,6 +116,8 @@ class Planner:
         self._solver = Solver()
         self._foresight = Solver()
         self._table: Table | None = None
+        self._whole: Table | None = None
+        """The newest one that was finished: until the next one is, what that foresees may still happen."""
 
     async def plan(self, problem: Problem, *, really: bool = True) -> Plan:
         """The plan for a problem, whatever happens to solvers; one that is only imagined is not counted."""
@@ -134,7 +136,8 @@ class Planner:
         return replace(made, seconds=time.monotonic() - began)
 
     def _looked_up(self, problem: Problem) -> Plan | None:
-        sizing = self._table.look_up(problem) if self._table is not None else None
+        tables = [t for t in (self._table, self._whole) if t is not None]
+        sizing = next((found for t in tables if (found := t.look_up(problem)) is not None), None)
         if sizing is None:
             return None
         try:
@@ -161,6 +164,8 @@ class Planner:
                 self.counts.table_entries = len(table.answers)
                 if present() != problem:
                     break
+            else:
+                self._whole = table
 
     async def start(self) -> None:
         """Have the solver ready before it is needed."""

@@ -200,6 +200,8 @@ def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: fl
         worker = job.workers[name]
         if job.fingerprint is None and worker.ready is not None:
             job.fingerprint, job.fingerprint_of = worker.ready.fingerprint, name
+            told = worker.ready.fingerprint.get("micro_batches", "")
+            job.micro_batches = int(told) if told.isdecimal() else 0
         if worker.phase in (WorkerPhase.READY, WorkerPhase.LEAVING):
             worker.phase = WorkerPhase.MEMBER
         worker.was_member = True

@@ -235,6 +235,8 @@ class Job:
     """The members of the newest epoch were told to finish the open step and stand still."""
     fingerprint: dict[str, str] | None = None
     fingerprint_of: str = ""
+    micro_batches: int = 0
+    """As many as make up a step, by the newest program that has said so; 0: none has."""
     barred: dict[int, str] = field(default_factory=dict)
     """Seats that are not filled again, and why."""
     gang: bool = True

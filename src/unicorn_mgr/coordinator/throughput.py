@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 
 from unicorn_mgr.coordinator.state import Job
@@ -18,9 +17,9 @@ COUNTLESS = 10**9
 """Micro-batches of a job that has not told how many it has: every size pays."""
 
 
-def staircases(job: Job, least: int, slots: int, devices: Iterable[str]) -> dict[str, Staircase]:
-    """By device type, the sizes from `least` to `slots` at which it runs faster than at any smaller one."""
-    base = expected(replace(job.spec, size_min=max(1, least)), micro_batches(job), slots)
+def staircases(job: Job, slots: int, devices: Iterable[str]) -> dict[str, Staircase]:
+    """By device type, the sizes up to `slots` at which it runs faster than at any smaller one."""
+    base = expected(job.spec, micro_batches(job), slots)
     return dict.fromkeys(devices, _with_measured(base, job).rising)
 
 
@@ -85,8 +84,7 @@ def _proportional(sizes: Sizes, micro_batches: int, slots: int) -> Profile:
 
 def micro_batches(job: Job) -> int:
     """As many as its program says that make up a step; before it has said so each size is taken to pay."""
-    told = (job.fingerprint or {}).get("micro_batches", "")
-    return int(told) if told.isdecimal() and int(told) > 0 else COUNTLESS
+    return job.micro_batches or COUNTLESS
 
 
 def _with_measured(base: Profile, job: Job) -> Profile:

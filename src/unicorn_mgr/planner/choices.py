@@ -150,7 +150,7 @@ def _choices(
     found = []
     for index, grade in enumerate(grades):
         drawn = tuple(i for i, row in enumerate(rows) if row.weighs(demand, grade))
-        stairs = demand.throughput.get(grade.device, ())
+        stairs = demand.stairs(grade.device)
         if holding.keeps(demand.size, grade) and all(size != demand.size for size, _ in stairs):
             # Slots that gain it nothing are its own still: nobody moves unless somebody wants them.
             stairs = tuple(sorted((*stairs, (demand.size, _at(stairs, demand.size)))))
@@ -184,7 +184,7 @@ class Holding:
         mine = [(nodes[n], seats) for n, seats in held.items()]
         devices = sorted({n.device for n, _ in mine})
         grade = Grade(devices[0], min(n.speed for n, _ in mine)) if len(devices) == 1 else None
-        rate = _at(demand.throughput.get(grade.device, ()), demand.size) * grade.speed if grade else 0.0
+        rate = _at(demand.stairs(grade.device), demand.size) * grade.speed if grade else 0.0
         pieces: Counter[str] = Counter()
         for node, seats in mine:
             pieces[node.name if demand.within == "node" else domain_of(node)] += seats

@@ -107,6 +107,15 @@ class Demand:
         """Seats that it has."""
         return len(self.seats)
 
+    def stairs(self, device: str) -> Staircase:
+        """What it does there at each size, also below its minimum, if it may be brought to that: in proportion."""
+        told = self.throughput.get(device, ())
+        if not told or not 0 < self.floor < told[0][0]:
+            return told
+        first, rate = told[0]
+        least = -(-self.floor // self.replica) * self.replica
+        return (*((size, rate * size / first) for size in range(least, first, self.replica)), *told)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -18,7 +18,7 @@ from typing import Any
 
 from unicorn_mgr.planner.choices import Holding
 from unicorn_mgr.planner.knapsack import Sizing
-from unicorn_mgr.planner.problem import Demand, Node, Problem, domain_of
+from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, domain_of
 
 Situation = tuple[Any, ...]
 Kinds = frozenset[tuple[Any, int]]
@@ -163,7 +163,8 @@ def _alike_until(before: Sequence[Node], after: Sequence[Node]) -> int:
 
 
 def _state(demand: Demand, nodes: Mapping[str, Node]) -> tuple[Any, ...]:
-    return demand.job, demand.members, demand.hit, demand.may_grow, len(demand.barred), Holding.of(nodes, demand)
+    holding = Holding.of(nodes, demand)
+    return demand.job, demand.members, demand.floor, demand.hit, demand.may_grow, len(demand.barred), holding
 
 
 def _wishes(demand: Demand) -> Demand:
@@ -172,6 +173,7 @@ def _wishes(demand: Demand) -> Demand:
         demand,
         seats={},
         members=0,
+        floor=0,
         hit=False,
         may_grow=True,
         barred=frozenset(),
@@ -188,21 +190,32 @@ def _rules(problem: Problem) -> tuple[Any, ...]:
 
 
 def followers(problem: Problem) -> Iterator[Problem]:
-    """The problem after each next event: a node is lost, slots of a job are, a node joins, a job ends."""
+    """The problem after each next event.
+
+    A node falls silent, is lost or drained; slots of a job are lost; a node joins; a job ends, and its
+    slots become free.
+    """
     kinds = {domain: frozenset(kinds.items()) for domain, kinds in domains_of(problem.nodes).items()}
     alike = _alike(problem, kinds)
     for node in alike:
+        if any(name == node.name for d in problem.demands for name, _ in d.seats.values()):
+            yield with_silent(problem, node)
         yield without_slots(problem, node, node.slots)
+    for node in alike:
+        yield without_slots(problem, node, node.slots, hit=False)
     for node in alike:
         for demand in problem.demands:
             mine = sorted(slot for name, slot in demand.seats.values() if name == node.name)
             for lost in range(1, len(mine) + 1):
                 yield without_slots(problem, node, tuple(mine[:lost]))
-    for like in {(_kind(n), kinds[domain_of(n)]): n for n in problem.nodes}.values():
-        newcomer = replace(like, name="a node that joins")
-        yield replace(problem, nodes=(*problem.nodes, newcomer))
-    for i in range(len(problem.demands)):
-        yield replace(problem, demands=(*problem.demands[:i], *problem.demands[i + 1 :]))
+    newcomers = {(_kind(n), kinds[domain_of(n)]): n for n in problem.nodes}
+    newcomers |= {(_kind(n), frozenset()): replace(n, domain="") for n in problem.nodes}
+    for like in newcomers.values():
+        yield replace(problem, nodes=(*problem.nodes, replace(like, name="a node that joins")))
+    for i, demand in enumerate(problem.demands):
+        others = replace(problem, demands=(*problem.demands[:i], *problem.demands[i + 1 :]))
+        yield _without_places(others, set(demand.seats.values()))
+        yield others
 
 
 def _alike(problem: Problem, kinds: Mapping[str, Kinds]) -> list[Node]:
@@ -218,22 +231,36 @@ def _alike(problem: Problem, kinds: Mapping[str, Kinds]) -> list[Node]:
     return list(found.values())
 
 
-def without_slots(problem: Problem, node: Node, slots: tuple[int, ...]) -> Problem:
-    """The problem once these slots are lost, with who was on them."""
-    left = tuple(s for s in node.slots if s not in slots)
-    nodes = [replace(n, slots=left) if n.name == node.name else n for n in problem.nodes]
+def with_silent(problem: Problem, node: Node) -> Problem:
+    """The problem while nobody knows whether a node comes back."""
+    there = {d.job for d in problem.demands if any(name == node.name for name, _ in d.seats.values())}
+    return replace(problem, demands=tuple(replace(d, may_grow=False) if d.job in there else d for d in problem.demands))
+
+
+def without_slots(problem: Problem, node: Node, slots: tuple[int, ...], *, hit: bool = True) -> Problem:
+    """The problem once these slots are lost, with who was on them; or, if nobody is hit, are to be left."""
     gone = {(node.name, s) for s in slots}
-    return replace(
-        problem,
-        nodes=tuple(n for n in nodes if n.slots),
-        demands=tuple(_bereft(d, gone) for d in problem.demands),
+    demands = tuple(_bereft(d, gone, hit=hit) for d in problem.demands)
+    return _without_places(replace(problem, demands=demands), gone)
+
+
+def _without_places(problem: Problem, gone: set[Place]) -> Problem:
+    names = {name for name, _ in gone}
+    nodes = (
+        replace(n, slots=tuple(s for s in n.slots if (n.name, s) not in gone)) if n.name in names else n
+        for n in problem.nodes
     )
+    return replace(problem, nodes=tuple(n for n in nodes if n.slots))
 
 
-def _bereft(demand: Demand, gone: set[tuple[str, int]]) -> Demand:
+def _bereft(demand: Demand, gone: set[Place], *, hit: bool) -> Demand:
     """Seats on lost slots are taken away before anybody plans: healing waits for no plan."""
     kept = {seat: place for seat, place in demand.seats.items() if place not in gone}
     lost = len(demand.seats) - len(kept)
     if not lost:
         return demand
-    return replace(demand, seats=kept, hit=True, members=max(0, demand.members - lost))
+    members = max(0, demand.members - lost)
+    # Whoever is left goes on; a job that had members and has none begins anew, as if it had never run.
+    anew = demand.members > 0 and not members
+    floor = 0 if anew else min(demand.floor, len(kept))
+    return replace(demand, seats=kept, hit=(demand.hit or hit) and not anew, members=members, floor=floor)
