@@ -230,5 +230,9 @@ class JobSpec:
     throughput: dict[int, float] = field(default_factory=dict)
     """FLOP/s by number of slots, as the user knows it."""
     throughput_min: float = 0.0
-    """FLOP/s that it needs, for a deadline or as its least share."""
+    """FLOP/s that it needs as its least share."""
+    deadline: float = 0.0
+    """Seconds since 1970 by which `steps` are to be done; 0: none."""
+    steps: int = 0
+    """As many as its training loop makes in all."""
     model: ModelDescription | None = None

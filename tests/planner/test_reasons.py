@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unicorn_mgr.cli.plan import certificate, change_of_waf, nodes_of
@@ -45,6 +47,15 @@ def test_who_leaves_a_slow_slot_gains_by_it_and_who_gets_one_gets_less() -> None
     assert made.reasons == {
         "fast": "gives 1 slot to new: +2 weighted slots, without the slowest",
         "new": "gets 1 slot from fast: +0.5 weighted slots; all it wants",
+    }
+
+
+def test_a_job_that_is_left_with_less_than_it_needs_is_told() -> None:
+    light, heavy = (demand(job, weight, 3, {}) for job, weight in (("light", 1.0), ("heavy", 99.0)))
+    made = plan(Problem(NODES[:4], (replace(light, needed=2 * NOMINAL_FLOPS), heavy)))
+    assert made.reasons == {
+        "light": "gets 1 slot: +1 weighted slot; no more slots are free; that is less than it needs",
+        "heavy": "gets 3 slots: +297 weighted slots; all it wants",
     }
 
 

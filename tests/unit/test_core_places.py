@@ -238,8 +238,8 @@ def test_what_if_reckons_with_the_slowest_node() -> None:
     world = Planned(nodes=2)
     world.train_planned("gpt", 1, 2)
     degraded(world, "n1", 0.75)
-    present, changed = what_if(world.state, world.settings, WhatIfRequest(("lose n1",)))
-    (told,) = compared(present, changed, plan(changed, 10.0)).jobs
+    present, changed, prospects = what_if(world.state, world.settings, WhatIfRequest(("lose n1",)), world.now)
+    (told,) = compared(present, changed, plan(changed, 10.0), prospects).jobs
     assert (told.flops_before, told.flops_after) == (1.5e12, 1e12)
 
 

@@ -27,6 +27,8 @@ replica_within: node
 domains: 4
 throughput: {8: 3.0e15, 16: 5.5e15}
 throughput_min: 2.0e15
+deadline: 2040-01-31T18:00:00+01:00
+steps: 100000
 model: {parameters: 7.0e9, sequence_length: 4096, global_batch: 512, device: H100, tensor_parallel: 8}
 checkpoint: {url: checkpoints, every: 100, keep: 5}
 skip_poison: true
@@ -52,6 +54,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (spec.weight, spec.priority, spec.size_min, spec.size_max) == (2.0, 3, 8, 64)
     assert (spec.sizes, spec.replica_size, spec.domains) == ((8, 16, 32, 64), 8, 4)
     assert spec.throughput == {8: 3e15, 16: 5.5e15}
+    assert (spec.throughput_min, spec.deadline, spec.steps) == (2e15, 2_211_642_000.0, 100_000)
     assert spec.model == ModelDescription(7e9, 4096, 512, device="H100", tensor_parallel=8)
     assert spec.checkpoint_url == str(tmp_path / "checkpoints")
     assert (spec.checkpoint_every_steps, spec.checkpoint_keep) == (100, 5)
@@ -82,6 +85,16 @@ def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
         ("name: gpt\ncommand: [x]\nweight: -1\n", "weight: -1: input should be greater than 0"),
         ("name: gpt\ncommand: [x]\nweight: .nan\n", "weight: nan: input should be a finite number"),
         ("name: gpt\ncommand: [x]\nmin: 0\n", "min: 0: input should be greater than or equal to 1"),
+        (
+            "name: gpt\ncommand: [x]\ndeadline: soon\n",
+            "deadline: soon: want a date and time to come, with zone, e.g. 2040-",
+        ),
+        ("name: gpt\ncommand: [x]\ndeadline: 2040-01-31T18:00:00\n", "deadline: 2040-01-31 18:00:00: want a date and"),
+        (
+            "name: gpt\ncommand: [x]\ndeadline: 2001-01-31T18:00:00Z\n",
+            "deadline: 2001-01-31 18:00:00+00:00: want a date",
+        ),
+        ("name: gpt\ncommand: [x]\nsteps: 0\n", "steps: 0: input should be greater than or equal to 1"),
         ("name: gpt\ncommand: [x]\nmodel: {parameters: 1}\n", "model.sequence_length: {path}: missing"),
         ("- a\n- b\n", "job file: {path}: want fields and values; `unicorn schema` prints which"),
         ("a: [b\n", "job file: {path}: not YAML: while parsing a flow sequence"),
@@ -102,7 +115,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        ("min: 4\nmax: 2\n", "max: 2: want at least --min, which is 4"),
+        ("min: 4\nmax: 2\n", "max: 2: want at least min, which is 4"),
+        ("deadline: 2040-01-31T18:00:00Z\n", "steps: missing; a deadline needs the number of steps"),
+        ("steps: 100\n", "deadline: missing; steps are told to be done by then"),
         ("min: 4\nmax: 8\nsizes: [3]\n", "sizes: 3 is not allowed: want one of 3 from 4 to 8"),
         ("min: 1\nmax: 3\nreplica_size: 4\n", "max: no multiple of replica_size 4"),
         ("max: 4\nthroughput: {1: 1.0, 2: 0.5, 3: 2.0, 4: 3.0}\n", "throughput[2]: 0.5 is less than 1 with 1 slots"),
@@ -128,6 +143,7 @@ def test_the_schema_tells_each_field(capsys: pytest.CaptureFixture[str]) -> None
     assert schema["properties"].keys() == JobFile.model_fields.keys()
     assert schema["required"] == ["name", "command"]
     assert schema["additionalProperties"] is False
+    assert {"format": "date-time", "type": "string"} in schema["properties"]["deadline"]["anyOf"]
 
 
 def test_the_example_can_be_submitted() -> None:

@@ -32,8 +32,8 @@ def world() -> Iterator[Planned]:
 
 
 def answers(world: Planned, *changes: str, job: JobSpec | None = None) -> dict[str, PlannedJob]:
-    present, changed = what_if(world.state, world.settings, WhatIfRequest(changes, job))
-    return {j.job: j for j in compared(present, changed, plan(changed, 10.0)).jobs}
+    present, changed, prospects = what_if(world.state, world.settings, WhatIfRequest(changes, job), world.now)
+    return {j.job: j for j in compared(present, changed, plan(changed, 10.0), prospects).jobs}
 
 
 def sizes(world: Planned, *changes: str, job: JobSpec | None = None) -> dict[str, tuple[int, int]]:
@@ -87,27 +87,27 @@ def test_it_says_what_each_job_would_make_of_it(world: Planned) -> None:
         (("end gpt", "job gpt weight=2"), "job: gpt: there is no such job; known: none"),
         (("job gpt weight=-1",), "weight: -1.0: want a number above 0"),
         (("job gpt weight=nan",), "weight: nan: want a number above 0"),
-        (("job gpt min=7",), "max: 6: want at least --min, which is 7"),
+        (("job gpt min=7",), "min: 7: want at most max, which is 6"),
         (("job gpt colour=red",), "what-if: job gpt colour=red: want "),
     ],
     ids=str,
 )
 def test_what_names_nothing_is_refused_in_one_line(world: Planned, changes: tuple[str, ...], says: str) -> None:
     with pytest.raises(Rejected, match=f"^{re.escape(says)}") as refused:
-        what_if(world.state, world.settings, WhatIfRequest(changes))
+        what_if(world.state, world.settings, WhatIfRequest(changes), world.now)
     assert "\n" not in str(refused.value)
 
 
 def test_a_job_of_a_name_that_is_in_use_is_refused_as_the_real_one_would_be(world: Planned) -> None:
     with pytest.raises(Rejected, match="name: gpt: a job of this name is running"):
-        what_if(world.state, world.settings, WhatIfRequest((), JobSpec("gpt", ("python",), directory="/w")))
+        what_if(world.state, world.settings, WhatIfRequest((), JobSpec("gpt", ("python",), directory="/w")), world.now)
 
 
 def test_a_node_that_no_plan_counts_on_can_not_be_lost() -> None:
     world = Planned(nodes=2)
     world.tell(e.NodeDrained(world.request(), "n1"))
     with pytest.raises(Rejected, match="node: n1: it is drained, and no plan counts on it"):
-        what_if(world.state, world.settings, WhatIfRequest(("lose n1",)))
+        what_if(world.state, world.settings, WhatIfRequest(("lose n1",)), world.now)
 
 
 def test_the_answer_is_what_comes_true() -> None:

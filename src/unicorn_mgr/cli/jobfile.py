@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from unicorn_mgr.cli.common import Problem
 from unicorn_mgr.cli.run import passed_environment
 from unicorn_mgr.model import JobSpec, ModelDescription
 
 BYTES_MAX = 1 << 20
+DEADLINE = "2040-01-31T18:00:00+01:00"
+"""How one is written."""
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -57,6 +60,12 @@ class Model(_Strict):
     hidden: Count | None = None
 
 
+def _to_come(deadline: datetime) -> datetime:
+    if deadline <= datetime.now(UTC):
+        raise ValueError("it has passed")
+    return deadline
+
+
 class JobFile(_Strict):
     """A job."""
 
@@ -89,7 +98,11 @@ class JobFile(_Strict):
     throughput: dict[Count, Rate] = {}
     """FLOP/s by number of slots, if you know it better."""
     throughput_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """FLOP/s that it needs, for a deadline or as its least share."""
+    """FLOP/s that it needs as its least share."""
+    deadline: Annotated[AwareDatetime, AfterValidator(_to_come)] | None = None
+    """When all its steps are to be done: date and time with zone, e.g. 2040-01-31T18:00:00+01:00."""
+    steps: Count | None = None
+    """As many as its training loop makes in all; for the deadline."""
     checkpoint: Checkpoint | None = None
     observe: bool = False
     """Detect failures of this job, never act."""
@@ -125,6 +138,8 @@ def _first(wrong: ValidationError, path: Path) -> str:
         return f"{field}: {path}: there is no such field; `unicorn schema` prints all"
     if found["type"] == "missing":
         return f"{field}: {path}: missing; `unicorn schema` says what it is"
+    if field == "deadline":
+        return f"deadline: {found['input']}: want a date and time to come, with zone, e.g. {DEADLINE} ({path})"
     return f"{field}: {found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]} ({path})"
 
 
@@ -146,6 +161,8 @@ def _spec(job: JobFile, folder: Path) -> JobSpec:
         domains=job.domains,
         throughput=dict(job.throughput),
         throughput_min=job.throughput_min,
+        deadline=job.deadline.timestamp() if job.deadline is not None else 0.0,
+        steps=job.steps or 0,
         model=_model(job.model) if job.model is not None else None,
         checkpoint_url=url if "://" in url or not url else str((folder / url).resolve()),
         checkpoint_every_steps=checkpoint.every if checkpoint is not None else 0,

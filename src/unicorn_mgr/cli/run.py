@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def register(app: typer.Typer) -> None:
             restarts_max=restarts,
             drills=tuple(map(parse_drill, drill)),
         )
-        check(spec)
+        check(spec, named=lambda field: field.replace("_", "-"))
         launch(spec, Client(coordinator, tls), not no_snapshot, detach)
 
 
@@ -112,13 +112,12 @@ def launch(spec: JobSpec, client: Client, snapshot: bool, detach: bool) -> None:
         raise typer.Exit(stay(client, spec.name))
 
 
-def check(spec: JobSpec) -> None:
-    """Raise `Problem` for what can be known to be wrong without a coordinator."""
+def check(spec: JobSpec, named: Callable[[str], str] = str) -> None:
+    """Raise `Problem` for what can be known to be wrong without a coordinator; a field is `named` as it was given."""
     try:
         check_spec(spec)
     except Rejected as wrong:
-        option = wrong.mistake.field.replace("_", "-")
-        raise Problem(str(replace(wrong.mistake, field=option))) from wrong
+        raise Problem(str(replace(wrong.mistake, field=named(wrong.mistake.field)))) from wrong
     words = [("workdir", spec.directory), ("checkpoint", spec.checkpoint_url), *(("command", w) for w in spec.command)]
     for field, value in words:
         _check_text(field, value)

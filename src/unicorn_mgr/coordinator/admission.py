@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,53 +47,7 @@ class Rejected(Exception):
 
 def check_spec(spec: JobSpec) -> None:
     """Raise `Rejected` for the first field that can't be right."""
-    rules: tuple[tuple[bool, str, object, str], ...] = (
-        (
-            bool(NAME.fullmatch(spec.name)),
-            "name",
-            spec.name,
-            "want 1 to 63 letters, digits, - and _, e.g. --name gpt-small",
-        ),
-        (bool(spec.command), "command", "", "give it after --, e.g. -- python train.py"),
-        (1 <= spec.size_min <= SIZE_MAX, "min", spec.size_min, f"want 1 to {SIZE_MAX}"),
-        (
-            spec.size_min <= spec.size_max,
-            "max",
-            spec.size_max,
-            f"want at least --min, which is {spec.size_min}",
-        ),
-        (spec.size_max <= SIZE_MAX, "max", spec.size_max, f"want at most {SIZE_MAX}"),
-        (math.isfinite(spec.weight) and spec.weight > 0, "weight", spec.weight, "want a number above 0"),
-        (spec.directory.startswith("/"), "workdir", spec.directory, "want an absolute path"),
-        (
-            spec.checkpoint_every_steps >= 0,
-            "checkpoint_every",
-            spec.checkpoint_every_steps,
-            "want at least 0",
-        ),
-        (spec.checkpoint_keep >= 1, "checkpoint_keep", spec.checkpoint_keep, "want at least 1"),
-        (_is_duration(spec.stall_seconds), "stall_seconds", spec.stall_seconds, _DURATION),
-        (_is_duration(spec.user_seconds), "user_seconds", spec.user_seconds, _DURATION),
-        (
-            spec.stall_factor == 0 or (spec.stall_factor >= 1 and math.isfinite(spec.stall_factor)),
-            "stall_factor",
-            spec.stall_factor,
-            "want a number of at least 1",
-        ),
-        (spec.restarts_max >= 0, "restarts", spec.restarts_max, "want at least 0"),
-        (spec.poison_deaths >= 0, "poison_deaths", spec.poison_deaths, "want at least 0"),
-        (0 <= spec.replica_size <= SIZE_MAX, "replica_size", spec.replica_size, f"want 1 to {SIZE_MAX}"),
-        (spec.replica_within in ("", "node", "domain"), "replica_within", spec.replica_within, "want node or domain"),
-        (0 <= spec.domains <= SIZE_MAX, "domains", spec.domains, f"want 1 to {SIZE_MAX}"),
-        (abs(spec.priority) <= PRIORITY_MAX, "priority", spec.priority, f"want -{PRIORITY_MAX} to {PRIORITY_MAX}"),
-        (
-            math.isfinite(spec.throughput_min) and spec.throughput_min >= 0,
-            "throughput_min",
-            spec.throughput_min,
-            "want a number of FLOP/s, at least 0",
-        ),
-    )
-    for holds, field, value, fix in rules:
+    for holds, field, value, fix in (*_of_training(spec), *_of_planning(spec)):
         if not holds:
             text = str(value)
             raise Rejected(Mistake(field, text if text.isprintable() else repr(text), fix))
@@ -103,6 +57,47 @@ def check_spec(spec: JobSpec) -> None:
         field, _, rest = str(wrong).partition(": ")
         value, _, fix = rest.partition(": ")
         raise Rejected(Mistake(field, value if fix else "", fix or rest)) from wrong
+
+
+Rules = Iterator[tuple[bool, str, object, str]]
+"""What has to hold, the field, its value, and what is wanted instead."""
+
+
+def _of_training(spec: JobSpec) -> Rules:
+    name = "want 1 to 63 letters, digits, - and _, e.g. --name gpt-small"
+    yield bool(NAME.fullmatch(spec.name)), "name", spec.name, name
+    yield bool(spec.command), "command", "", "give it after --, e.g. -- python train.py"
+    yield 1 <= spec.size_min <= SIZE_MAX, "min", spec.size_min, f"want 1 to {SIZE_MAX}"
+    yield spec.size_min <= spec.size_max, "max", spec.size_max, f"want at least min, which is {spec.size_min}"
+    yield spec.size_max <= SIZE_MAX, "max", spec.size_max, f"want at most {SIZE_MAX}"
+    yield math.isfinite(spec.weight) and spec.weight > 0, "weight", spec.weight, "want a number above 0"
+    yield spec.directory.startswith("/"), "workdir", spec.directory, "want an absolute path"
+    every, factor = spec.checkpoint_every_steps, spec.stall_factor
+    yield every >= 0, "checkpoint_every", every, "want at least 0"
+    yield spec.checkpoint_keep >= 1, "checkpoint_keep", spec.checkpoint_keep, "want at least 1"
+    yield _is_duration(spec.stall_seconds), "stall_seconds", spec.stall_seconds, _DURATION
+    yield _is_duration(spec.user_seconds), "user_seconds", spec.user_seconds, _DURATION
+    yield factor == 0 or 1 <= factor < math.inf, "stall_factor", factor, "want a number of at least 1"
+    yield spec.restarts_max >= 0, "restarts", spec.restarts_max, "want at least 0"
+    yield spec.poison_deaths >= 0, "poison_deaths", spec.poison_deaths, "want at least 0"
+
+
+def _of_planning(spec: JobSpec) -> Rules:
+    priority, needed, deadline = spec.priority, spec.throughput_min, spec.deadline
+    yield 0 <= spec.replica_size <= SIZE_MAX, "replica_size", spec.replica_size, f"want 1 to {SIZE_MAX}"
+    yield spec.replica_within in ("", "node", "domain"), "replica_within", spec.replica_within, "want node or domain"
+    yield 0 <= spec.domains <= SIZE_MAX, "domains", spec.domains, f"want 1 to {SIZE_MAX}"
+    yield abs(priority) <= PRIORITY_MAX, "priority", priority, f"want -{PRIORITY_MAX} to {PRIORITY_MAX}"
+    yield 0 <= needed < math.inf, "throughput_min", needed, "want a number of FLOP/s, at least 0"
+    yield 0 <= deadline < math.inf, "deadline", deadline, "want seconds since 1970"
+    yield spec.steps >= 0, "steps", spec.steps, "want at least 1"
+    yield (
+        not deadline or spec.steps > 0,
+        "steps",
+        "",
+        "missing; a deadline needs the number of steps to be done by then",
+    )
+    yield not spec.steps or deadline > 0, "deadline", "", "missing; steps are told to be done by then"
 
 
 _DURATION = "want a number of seconds, at least 0"
@@ -222,6 +217,8 @@ def with_wishes(spec: JobSpec, wishes: Mapping[str, str]) -> JobSpec:
         except ValueError:
             raise Rejected(Mistake(wish, text, "want a number")) from None
     after = replace(spec, **changed)
+    if "min" in wishes and "max" not in wishes and after.size_min > after.size_max:
+        raise Rejected(Mistake("min", wishes["min"], f"want at most max, which is {after.size_max}"))
     check_spec(after)
     return after
 

@@ -153,11 +153,11 @@ class Clients:
         await self._authority.require(context, Role.VIEWER)
         driver = self._driver
         try:
-            present, changed = what_if(driver.core.state, driver.settings, asked)
+            present, changed, prospects = what_if(driver.core.state, driver.settings, asked, driver.now())
         except Rejected as rejected:
             await _refuse(context, rejected)
             raise
-        return compared(present, changed, await driver.imagine(changed))
+        return compared(present, changed, await driver.imagine(changed), prospects)
 
     async def find_incident(self, asked: IncidentRequest, context: Context) -> IncidentStory:
         """One incident, and everything that happened around it."""

@@ -29,6 +29,7 @@ from unicorn_mgr.coordinator.rules import (
     JobRule,
     allocation,
     checkpoints,
+    due,
     endings,
     epochs,
     escalation,
@@ -82,6 +83,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     endings.lingering,
     incidents.closings,
     planning.paced,
+    due.reckoned,
     allocation.dismissed,
     endings.ended,
 )
@@ -99,6 +101,7 @@ JOB_DEADLINES: tuple[JobDeadlines, ...] = (
     stalls.inquiry_deadlines,
     stalls.link_deadlines,
     suspension.deadlines,
+    due.deadlines,
     endings.stopping_deadlines,
     endings.lingering_deadlines,
 )

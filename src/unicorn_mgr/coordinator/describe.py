@@ -148,6 +148,8 @@ def _of_job(event: e.Event) -> str:
     match event:
         case e.PaceChanged(job, size, seconds):
             return f"job {job}: a step on {slots_of(size)} takes {seconds:.3g} s; plans count on that from now on"
+        case e.DeadlineReckoned(job, _, prospect):
+            return f"job {job}: {prospect or 'all that was to be done by its deadline is done'}"
         case e.WishesSet(_, job, weight, priority, size_min, size_max):
             return f"job {job} wants {_span(size_min, size_max)} with weight {weight:g}, priority {priority}"
         case e.JobSubmitted(_, job, spec):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from unicorn_mgr.coordinator.record_incidents import IncidentEvent
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
-from unicorn_mgr.coordinator.throughput import micro_batches, rated, staircases
+from unicorn_mgr.coordinator.throughput import micro_batches, rate_at, rated, staircases
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import WorkerName
 from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, Staircase
@@ -126,9 +126,9 @@ class Cluster:
 
 
 def _node(state: ClusterState, name: str, blocked: Set[Place]) -> Node | None:
-    """Its slots that may be used: also if it is silent, as long as what runs there is not given up."""
+    """Its slots that may be used."""
     node = state.nodes[name]
-    if node.phase not in (NodePhase.UP, NodePhase.SILENT) or node.draining or node.quarantine:
+    if not node.counts:
         return None
     slots = tuple(s for s in node.offered if (name, s) not in blocked)
     return Node(name, slots, node.slots[0].device, node.speed, node.domain) if slots else None
@@ -186,7 +186,7 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
         replica=job.spec.replica_size or 1,
         within="domain" if job.spec.replica_within == "domain" else "node",
         domains=job.spec.domains or DOMAINS,
-        needed=job.spec.throughput_min,
+        needed=max(job.spec.throughput_min, rate_at(job, job.due_slots)),
         throughput=pace.throughput,
         rated=rated(job.spec),
         seats=job.seats,
@@ -360,5 +360,5 @@ def _digest(node: Node | None) -> int:
 
 
 def _wish(job: Job, d: Demand) -> str:
-    wishes = (d.job, d.size_min, d.size_max, d.weight, d.priority)
+    wishes = (d.job, d.size_min, d.size_max, d.weight, d.priority, d.needed)
     return repr((*wishes, sorted(d.barred), d.may_grow, d.suspendable, micro_batches(job), job.paces))

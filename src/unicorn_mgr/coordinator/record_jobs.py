@@ -33,6 +33,7 @@ JobEvent = (
     | e.JobProgressed
     | e.WishesSet
     | e.PaceChanged
+    | e.DeadlineReckoned
     | e.SeatBarred
     | e.PoisonFound
     | e.JobGivenUp
@@ -73,6 +74,7 @@ _OfJob = (
     | e.JobProgressed
     | e.WishesSet
     | e.PaceChanged
+    | e.DeadlineReckoned
     | e.SeatBarred
     | e.PoisonFound
     | e.JobGivenUp
@@ -110,6 +112,8 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
             _measured(state, job, seconds)
         case e.PaceChanged(_, size, seconds):
             job.paces[size] = seconds
+        case e.DeadlineReckoned(_, slots, prospect):
+            job.due_slots, job.due_prospect = slots, prospect
         case e.SeatBarred(_, seat, reason):
             job.barred[seat] = reason
         case e.PoisonFound(_, step, number, skip):

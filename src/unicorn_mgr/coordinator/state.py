@@ -94,6 +94,11 @@ class Node:
         return self.phase is NodePhase.UP
 
     @property
+    def counts(self) -> bool:
+        """Plans count on it: also while it is silent, as long as what runs there is not given up."""
+        return self.phase in (NodePhase.UP, NodePhase.SILENT) and not self.draining and not self.quarantine
+
+    @property
     def quarantined_until(self) -> float:
         """End of its newest quarantine."""
         return self.quarantined_at + self.quarantine_seconds
@@ -274,6 +279,10 @@ class Job:
     """Seconds of its newest steps, by size, as they would be on nodes that are as they should be."""
     paces: dict[int, float] = field(default_factory=dict)
     """Seconds of a step by size that plans count on, in the order in which they became known."""
+    due_slots: int = 0
+    """Fewest that keep its deadline; 0: it has none, or it can't be kept, or nobody can tell."""
+    due_prospect: str = ""
+    """The same in words."""
     written: CheckpointWritten | None = None
     written_by: str = ""
     checkpoint: Checkpoint | None = None

@@ -23,10 +23,21 @@ def staircases(job: Job, slots: int, devices: Iterable[str]) -> dict[str, Stairc
     return dict.fromkeys(devices, _with_measured(base, job).rising)
 
 
+def rising(job: Job, slots: int) -> Staircase:
+    """Its sizes of at most so many slots at which it runs faster than at any smaller one."""
+    return _with_measured(expected(job.spec, micro_batches(job), slots), job).rising if slots else ()
+
+
 def rate_at(job: Job, size: int) -> float:
     """FLOP/s on so many slots, as far as they do anything for it."""
-    stairs = _with_measured(expected(job.spec, micro_batches(job), size), job).rising if size else ()
-    return max((rate for at, rate in stairs if at <= size), default=0.0)
+    return max((rate for at, rate in rising(job, size) if at <= size), default=0.0)
+
+
+def work_of_step(job: Job) -> float | None:
+    """FLOP of a step, in the measure of its throughput; None as long as nobody can tell."""
+    if job.spec.model is not None and not job.paces:
+        return shape_of(job.spec.model).flops_per_step
+    return _work(expected(job.spec, micro_batches(job), max(job.paces, default=1)), job)
 
 
 def rated(spec: JobSpec) -> bool:
@@ -90,12 +101,15 @@ def micro_batches(job: Job) -> int:
 def _with_measured(base: Profile, job: Job) -> Profile:
     """Its own steps show how its speed changes with its size; how much work a step is they do not say."""
     known = {size: seconds for size, seconds in sorted(job.paces.items()) if base.at(size)}
-    if not known:
+    work = _work(base, job)
+    if work is None:
         return base
-    # The work of a step is what makes the first figure that was measured the expected one.
-    first = next(size for size in job.paces if size in known)
-    work = base.at(first) * known[first]
     return overlaid(Profile({size: Entry(work / seconds, "measured") for size, seconds in known.items()}), base)
+
+
+def _work(base: Profile, job: Job) -> float | None:
+    """The work of a step is what makes the first figure that was measured the expected one."""
+    return next((base.at(size) * seconds for size, seconds in job.paces.items() if base.at(size)), None)
 
 
 def departed(job: Job, size: int) -> float | None:

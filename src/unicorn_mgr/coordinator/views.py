@@ -133,9 +133,9 @@ def _why(job: Job) -> str:
     """Why it has what it has."""
     if job.suspension is not None:
         return f"gives its slots up as soon as its state is stored: {job.suspension.reason}"
-    if job.phase is not JobPhase.WAITING or job.life == 0 or job.checkpoint is None:
-        return job.seats_reason
-    return f"{job.seats_reason}; its state after step {job.checkpoint.step} is stored"
+    waits = job.phase is JobPhase.WAITING and job.life > 0 and job.checkpoint is not None
+    stored = f"its state after step {job.checkpoint.step} is stored" if waits and job.checkpoint is not None else ""
+    return "; ".join(filter(None, (job.seats_reason, stored, job.due_prospect)))
 
 
 def _runs_as_gang(job: Job) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from unicorn_mgr.coordinator.admission import Rejected, job_submitted, unknown, with_wishes
 from unicorn_mgr.coordinator.outlook import problem_of, problem_with
+from unicorn_mgr.coordinator.rules.due import prospect
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.coordinator.views import plan_view
@@ -25,8 +26,10 @@ _JOB = re.compile(r"job (\S+) (weight|min|max|priority)=(\S+)")
 SLOTS_ADDED_MAX = 100_000
 
 
-def what_if(state: ClusterState, settings: Settings, asked: WhatIfRequest) -> tuple[Problem, Problem]:
-    """The present problem and the imagined one.  Raises `Rejected`."""
+def what_if(
+    state: ClusterState, settings: Settings, asked: WhatIfRequest, now: float
+) -> tuple[Problem, Problem, dict[str, str]]:
+    """The present problem, the imagined one, and what it does to deadlines.  Raises `Rejected`."""
     if not asked.changes and asked.job is None:
         raise Rejected(Mistake("what-if", "", f"want {FORMS}"))
     present = problem_of(state, settings)
@@ -36,7 +39,9 @@ def what_if(state: ClusterState, settings: Settings, asked: WhatIfRequest) -> tu
         imagined.jobs[asked.job.name] = Job(asked.job.name, asked.job, 0.0)
     for change in asked.changes:
         imagined.change(change, state)
-    return present, problem_with(state, settings, tuple(imagined.nodes.values()), imagined.jobs.values())
+    jobs = imagined.reckoned(state.wall(now))
+    changed = problem_with(state, settings, imagined.nodes.values(), jobs)
+    return present, changed, {j.name: j.due_prospect for j in jobs}
 
 
 @dataclass(slots=True)
@@ -60,6 +65,15 @@ class Imagined:
             self.jobs[job.name] = replace(job, spec=with_wishes(job.spec, {found[2]: found[3]}))
         else:
             raise Rejected(Mistake("what-if", change, f"want {FORMS}"))
+
+    def reckoned(self, wall: float) -> list[Job]:
+        """The jobs, with what their deadlines then need."""
+        most = sum(len(n.slots) for n in self.nodes.values())
+        found = []
+        for job in self.jobs.values():
+            slots, words = prospect(job, most, job.spec.deadline - wall) if job.spec.deadline else (0, "")
+            found.append(replace(job, due_slots=slots, due_prospect=words))
+        return found
 
     def _lose(self, name: str, state: ClusterState) -> None:
         node = state.nodes.get(name)
@@ -86,8 +100,8 @@ class Imagined:
         return self.jobs[name]
 
 
-def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
-    """Per job what it has and what it would have."""
+def compared(present: Problem, changed: Problem, plan: Plan, prospects: Mapping[str, str]) -> WhatIfAnswer:
+    """Per job what it has and what it would have, with the prospect for its deadline."""
     before = {d.job: d for d in present.demands}
     after = {d.job: d for d in changed.demands}
     now, then = present.by_name, changed.by_name
@@ -104,7 +118,7 @@ def compared(present: Problem, changed: Problem, plan: Plan) -> WhatIfAnswer:
                 flops_after=_rate(then, after[job], plan.seats.get(job, {})) if job in after else 0.0,
                 rated=(after.get(job) or before[job]).rated,
                 standstill_seconds=_standstill(after[job], plan) if job in after else 0.0,
-                reason=plan.reasons.get(job, "it has ended"),
+                reason="; ".join(filter(None, (plan.reasons.get(job, "it has ended"), prospects.get(job)))),
             )
         )
     return WhatIfAnswer(tuple(jobs), plan_view(plan))

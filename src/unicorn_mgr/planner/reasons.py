@@ -10,6 +10,9 @@ from unicorn_mgr.planner.problem import NOMINAL_FLOPS, Demand, Place, Problem, s
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 ALL = "all it wants"
+ROUNDING = 1e-9
+"""Relative: less than this is nothing missing."""
+
 SILENT = "it does not grow while a node of it is silent"
 NO_MORE = "no more slots are free"
 
@@ -28,9 +31,20 @@ class _Change:
     @property
     def gain(self) -> str:
         """In weighted throughput."""
-        before, after = (self._rate(n) * s for n, s in zip((self.kept, self.size), self.speeds, strict=True))
+        before, after = self._rates
         change = self.demand.weight * (after - before)
         return f"{'+' if change >= 0 else '-'}{worth(abs(change), self.demand.rated)}"
+
+    @property
+    def short(self) -> str:
+        """Whether it comes to have less than it needs."""
+        needs_more = self.demand.needed > self._rates[1] * (1 + ROUNDING)
+        return "; that is less than it needs" if needs_more else ""
+
+    @property
+    def _rates(self) -> tuple[float, float]:
+        """FLOP/s before and after."""
+        return self._rate(self.kept) * self.speeds[0], self._rate(self.size) * self.speeds[1]
 
     def _rate(self, size: int) -> float:
         return max((t for stairs in self.demand.throughput.values() for s, t in stairs if s <= size), default=0.0)
@@ -53,11 +67,11 @@ def reasons(
 
 
 def _reason(change: _Change, growing: Sequence[str], shrinking: Sequence[str], free: int) -> str:
-    limit = _limit(change.demand, change.size, free)
+    limit = f"{_limit(change.demand, change.size, free)}{change.short}"
     if change.size < change.kept:
         takers = f" to {', '.join(growing)}" if growing else ""
         slow = ", without the slowest" if change.speeds[0] < change.speeds[1] else ""
-        return f"gives {slots(change.kept - change.size)}{takers}: {change.gain}{slow}"
+        return f"gives {slots(change.kept - change.size)}{takers}: {change.gain}{slow}{change.short}"
     if change.size > change.kept:
         givers = f" from {', '.join(shrinking)}" if shrinking else ""
         return f"gets {slots(change.size - change.kept)}{givers}: {change.gain}; {limit}"

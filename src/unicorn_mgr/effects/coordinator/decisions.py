@@ -29,6 +29,15 @@ class PaceChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadlineReckoned:
+    """The fewest slots on which a job keeps its deadline; 0: it can't be kept, or nobody can tell."""
+
+    job: str
+    slots: int
+    prospect: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlotsAssigned:
     """A plan, applied to one job: seat -> (node, slot)."""
 
@@ -329,6 +338,7 @@ class JobEnded:
 Decision = (
     PlanWanted
     | PaceChanged
+    | DeadlineReckoned
     | SlotsAssigned
     | WorkerOrdered
     | WorkerCondemned
