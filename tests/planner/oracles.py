@@ -9,8 +9,12 @@ from math import inf
 
 from hypothesis import strategies as st
 
+from unicorn_mgr.planner.deadline import Deadline
 from unicorn_mgr.planner.knapsack import Choice, Knapsack, undominated
 from unicorn_mgr.planner.problem import Costs, Demand, Node, Plan, Problem, domain_of
+
+PATIENT = Deadline(10.0, lambda: 0.0)
+"""Its clock stands still."""
 
 
 def brute_force(knapsack: Knapsack) -> float:

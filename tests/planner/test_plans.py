@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 from hypothesis import given, settings
-from planner.oracles import after, check, problems
+from planner.oracles import PATIENT, after, check, problems
 
 from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.packing import packed
@@ -78,7 +78,7 @@ def test_no_set_of_sizes_that_can_be_placed_is_worth_more(problem: Problem) -> N
         worth = sum(c.value for c in chosen)
         if worth > made.value + 1e-6 * max(1.0, abs(worth)) and made.proven:
             with pytest.raises(Unplaceable):
-                packed(problem, wishes, 10.0)
+                packed(problem, wishes, PATIENT)
         assert worth <= made.bound + 1e-6 * max(1.0, abs(worth)) or not wanted.knapsack.fits(
             [mine.index(c) for mine, c in zip(wanted.knapsack.jobs, chosen, strict=True)]
         )

@@ -96,6 +96,8 @@ class Sizes:
     """Per job, the choice of its least size: together they fit."""
     refused: dict[str, str]
     """Jobs whose minimum there is no room for, and why."""
+    kept: tuple[int, ...]
+    """Per job, seats whose slots may still be used."""
 
 
 NOTHING = Choice(0, 0.0, ())
@@ -103,7 +105,7 @@ NOTHING = Choice(0, 0.0, ())
 
 def sizes_of(problem: Problem) -> Sizes:
     """The choices of all jobs; those without room for their minimum have none but nothing."""
-    grades = tuple(sorted({Grade(n.device, n.speed) for n in problem.nodes}, key=lambda g: (g.device, g.speed)))
+    grades = tuple(Grade(*kind) for kind in sorted({(n.device, n.speed) for n in problem.nodes}))
     rows, capacities = _rows(problem, grades)
     nodes, horizon = problem.by_name, problem.horizon
     holdings = [Holding.of(nodes, d) for d in problem.demands]
@@ -111,7 +113,7 @@ def sizes_of(problem: Problem) -> Sizes:
     admitted, refused = _admitted(problem, every, capacities)
     jobs = tuple(_from(mine, admitted.get(i)) for i, mine in enumerate(every))
     least = tuple(choices.index(admitted[i]) if i in admitted else 0 for i, choices in enumerate(jobs))
-    return Sizes(Knapsack(jobs, capacities), grades, least, refused)
+    return Sizes(Knapsack(jobs, capacities), grades, least, refused, tuple(h.kept for h in holdings))
 
 
 def _from(choices: Choices, least: Choice | None) -> Choices:

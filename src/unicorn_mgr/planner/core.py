@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from unicorn_mgr.planner.knapsack import Choices, Knapsack, Relaxation, net
+from unicorn_mgr.planner.knapsack import Choices, Knapsack, Relaxation, nets
 
 ROOM_FIRST = 1 / 1024
 ROOM_GROWS = 2.0
@@ -45,11 +45,16 @@ class Way(NamedTuple):
     """Of the choice of the job that came last."""
 
 
-def best_of(knapsack: Knapsack, relaxed: Relaxation, known: float, stop: Callable[[], bool]) -> list[int] | None:
-    """The best allocation; None: no better one than of value `known`.  Raises TooLarge, also if `stop` says so."""
+def best_of(
+    knapsack: Knapsack, relaxed: Relaxation, known: float, stop: Callable[[], bool], row: int = 0
+) -> list[int] | None:
+    """The best allocation; None: no better one than of value `known`.  Raises TooLarge, also if `stop` says so.
+
+    Of several rows only `row` is looked at, and the others must have no price.
+    """
     whole = max(0.0, relaxed.bound - known)
-    jobs = [_options(choices, relaxed.prices, whole) for choices in knapsack.jobs]
-    search = _Search(knapsack.capacities[0], relaxed.prices[0], jobs, stop)
+    jobs = [_options(choices, relaxed.prices, whole, row) for choices in knapsack.jobs]
+    search = _Search(knapsack.capacities[row], relaxed.prices[row], jobs, stop)
     room = whole * ROOM_FIRST
     while True:
         found = search.within(min(room, whole))
@@ -58,12 +63,14 @@ def best_of(knapsack: Knapsack, relaxed: Relaxation, known: float, stop: Callabl
         room *= ROOM_GROWS
 
 
-def _options(choices: Choices, prices: tuple[float, ...], room: float) -> list[Option]:
+def _options(choices: Choices, prices: tuple[float, ...], room: float, row: int) -> list[Option]:
     """Those that may be in a better allocation, the one that loses nothing first."""
-    nets = [net(c, prices) for c in choices]
-    best = max(nets)
+    mine = nets(choices, prices)
+    best = max(mine)
     return sorted(
-        Option(best - n, c.size, i) for i, (n, c) in enumerate(zip(nets, choices, strict=True)) if best - n <= room
+        Option(best - net, choices[i].size * (row in choices[i].rows), i)
+        for i, net in enumerate(mine)
+        if best - net <= room
     )
 
 

@@ -14,9 +14,17 @@ from dataclasses import dataclass
 
 import pulp
 
+from unicorn_mgr.planner.deadline import Deadline
 from unicorn_mgr.planner.knapsack import Knapsack
 
 SCALE = 1e6
+SOLVER_SECONDS_MIN = 0.02
+"""Less is not worth starting a solver for."""
+
+HANDLING_SECONDS = 0.01
+HANDLING_SHARE = 4.0
+"""Of what building takes: for what a solver does without looking at its limit."""
+
 SOLVERS = ("cbc", "highs")
 
 
@@ -41,48 +49,27 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in SOLVERS if _solver(name, 1.0).available())
 
 
-def best_sizes(knapsack: Knapsack, limit: float, solver: str = "cbc") -> Found:
-    """The knapsack as an integer programme: a binary a choice, a row a capacity.
-
-    `limit` is seconds for the solver itself.  Raises SolverFailed.
-    """
-    model = _Model(knapsack, pulp.LpBinary)
-    proven = solved(model.programme, solver, limit)
-    return Found(tuple(_index_taken(mine) for mine in model.taken), proven)
-
-
-def row_prices(knapsack: Knapsack, limit: float) -> tuple[float, ...]:
-    """Prices of several rows: the duals of the linear relaxation.  Raises SolverFailed."""
-    model = _Model(knapsack, pulp.LpContinuous)
-    if not solved(model.programme, "cbc", limit):
-        raise SolverFailed("the linear relaxation was not solved in time")
-    # Solvers differ in the sign of a dual; a slot is never worth less than nothing.
-    return tuple(abs(row.pi or 0.0) / model.scale for row in model.rows)
-
-
-class _Model:
-    """The programme, its variables by job, and its rows."""
-
-    def __init__(self, knapsack: Knapsack, kind: str) -> None:
-        self.programme = pulp.LpProblem("sizes", pulp.LpMaximize)
-        self.scale = scale([c.value for choices in knapsack.jobs for c in choices])
-        self.taken: list[list[pulp.LpVariable]] = []
-        objective = []
-        weights: list[list[tuple[pulp.LpVariable, int]]] = [[] for _ in knapsack.capacities]
-        for job, choices in enumerate(knapsack.jobs):
-            mine = [self.programme.add_variable(f"y{job}_{i}", 0, 1, kind) for i in range(len(choices))]
-            self.taken.append(mine)
-            self.programme.addConstraint(pulp.LpAffineExpression([(y, 1) for y in mine]) == 1)
-            for y, choice in zip(mine, choices, strict=True):
-                objective.append((y, choice.value * self.scale))
-                for row in choice.rows:
-                    weights[row].append((y, choice.size))
-        self.programme.setObjective(pulp.LpAffineExpression(objective))
-        self.rows = [
-            pulp.LpAffineExpression(row) <= capacity for row, capacity in zip(weights, knapsack.capacities, strict=True)
-        ]
-        for row in self.rows:
-            self.programme.addConstraint(row)
+def best_sizes(knapsack: Knapsack, deadline: Deadline, solver: str = "cbc") -> Found:
+    """The knapsack as an integer programme: a binary a choice, a row a capacity.  Raises SolverFailed."""
+    programme = Programme("sizes", pulp.LpMaximize, deadline)
+    factor = scale([c.value for choices in knapsack.jobs for c in choices])
+    taken: list[list[pulp.LpVariable]] = []
+    objective = []
+    weights: list[list[tuple[pulp.LpVariable, int]]] = [[] for _ in knapsack.capacities]
+    for job, choices in enumerate(knapsack.jobs):
+        programme.hurry()
+        mine = [programme.add_variable(f"y{job}_{i}", 0, 1, pulp.LpBinary) for i in range(len(choices))]
+        taken.append(mine)
+        programme.addConstraint(pulp.LpAffineExpression([(y, 1) for y in mine]) == 1)
+        for y, choice in zip(mine, choices, strict=True):
+            objective.append((y, choice.value * factor))
+            for row in choice.rows:
+                weights[row].append((y, choice.size))
+    programme.setObjective(pulp.LpAffineExpression(objective))
+    for drawn, capacity in zip(weights, knapsack.capacities, strict=True):
+        programme.addConstraint(pulp.LpAffineExpression(drawn) <= capacity)
+    proven = programme.solved(solver)
+    return Found(tuple(_index_taken(mine) for mine in taken), proven)
 
 
 def scale(values: Sequence[float]) -> float:
@@ -91,17 +78,38 @@ def scale(values: Sequence[float]) -> float:
     return SCALE / largest if largest else 1.0
 
 
-def solved(programme: pulp.LpProblem, solver: str, limit: float) -> bool:
-    """Whether the values that the variables now have are proven best.  Raises SolverFailed."""
-    try:
-        programme.solve(_solver(solver, limit))
-    except (pulp.PulpError, OSError, ValueError, ArithmeticError) as error:
-        raise SolverFailed(f"{solver}: {error}") from error
-    if programme.sol_status == pulp.LpSolutionInfeasible:
-        raise Infeasible(f"{solver}: infeasible")
-    if programme.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-        raise SolverFailed(f"{solver}: {pulp.LpSolution[programme.sol_status]}")
-    return bool(programme.sol_status == pulp.LpSolutionOptimal)
+class Programme(pulp.LpProblem):  # type: ignore[misc]  # PuLP has no types
+    """One that is not begun, and not gone on with, if it can't be done in time.
+
+    Writing it, starting a solver and what that does before it looks at its limit take some times what building
+    has taken, on whatever machine; so building stops when too little would be left for the rest.
+    """
+
+    def __init__(self, name: str, sense: int, deadline: Deadline) -> None:
+        super().__init__(name, sense)
+        self._began = deadline.left
+        self._deadline = deadline
+
+    def hurry(self) -> float:
+        """Between two parts of building: the seconds that a solver may have.  Raises SolverFailed."""
+        left = self._deadline.left
+        seconds = left - HANDLING_SECONDS - HANDLING_SHARE * (self._began - left)
+        if seconds < SOLVER_SECONDS_MIN:
+            raise SolverFailed("the time was up")
+        return seconds
+
+    def solved(self, solver: str) -> bool:
+        """Whether the values that the variables now have are proven best.  Raises SolverFailed."""
+        limit = self.hurry()
+        try:
+            self.solve(_solver(solver, limit))
+        except (pulp.PulpError, OSError, ValueError, ArithmeticError) as error:
+            raise SolverFailed(f"{solver}: {error}") from error
+        if self.sol_status == pulp.LpSolutionInfeasible:
+            raise Infeasible(f"{solver}: infeasible")
+        if self.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+            raise SolverFailed(f"{solver}: {pulp.LpSolution[self.sol_status]}")
+        return bool(self.sol_status == pulp.LpSolutionOptimal)
 
 
 def _solver(name: str, limit: float) -> pulp.LpSolver:

@@ -18,20 +18,23 @@ multiple-choice knapsack's dominance and bounds).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
+
+Rows = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One size that a job could have."""
 
     size: int
     value: float
     """What the cluster gains by it over the horizon: weighted FLOP."""
-    rows: tuple[int, ...] = (0,)
+    rows: Rows = (0,)
     """Which capacities it draws on, rising."""
     grade: int = 0
     """Which kind of slots it takes; the problem's affair."""
@@ -44,7 +47,7 @@ Choices = tuple[Choice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Knapsack:
-    """One tuple of choices a job, in a fixed order; at least one set of them fits."""
+    """One tuple of choices a job, each `undominated`, in a fixed order; at least one set of them fits."""
 
     jobs: tuple[Choices, ...]
     capacities: tuple[int, ...]
@@ -57,13 +60,18 @@ class Knapsack:
         """Slots of each row that an allocation leaves; negative where it does not fit."""
         left = list(self.capacities)
         for choices, i in zip(self.jobs, chosen, strict=True):
-            for row in choices[i].rows:
-                left[row] -= choices[i].size
+            take(left, choices[i])
         return left
 
     def fits(self, chosen: Sequence[int]) -> bool:
         """Whether no row is overdrawn."""
         return min(self.left(chosen), default=0) >= 0
+
+
+def take(left: list[int], choice: Choice, times: int = 1) -> None:
+    """Draw on the rows of a choice; -1 times: give back."""
+    for row in choice.rows:
+        left[row] -= times * choice.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +111,35 @@ def undominated(choices: Iterable[Choice]) -> Choices:
 
     Sorted by size.  Of equal ones the first stays.
     """
-    ordered = sorted(choices, key=lambda c: (c.size, -c.value))
     kept: list[Choice] = []
-    best: dict[tuple[int, ...], float] = {}
-    for choice in ordered:
-        beaten = any(value >= choice.value and set(rows) <= set(choice.rows) for rows, value in best.items())
-        if not beaten:
+    best: dict[Rows, float] = {}
+    for choice in sorted(choices, key=lambda c: (c.size, -c.value)):
+        for rows, value in best.items():
+            if value >= choice.value and (rows == choice.rows or set(rows) <= set(choice.rows)):
+                break
+        else:
             best[choice.rows] = choice.value
             kept.append(choice)
     return tuple(kept)
 
 
-def hull(choices: Choices) -> list[int]:
-    """Indices of the upper concave hull of value over size, from the lightest choice to the best one.
+def lanes(choices: Choices) -> dict[Rows, list[int]]:
+    """Indices of the choices that draw on the same rows: of those, the larger one is the more valuable."""
+    found: dict[Rows, list[int]] = {}
+    for i, choice in enumerate(choices):
+        found.setdefault(choice.rows, []).append(i)
+    return found
 
-    All must draw on the same rows and be undominated, so that size and value rise together.
-    """
+
+def hull(choices: Choices, lane: Iterable[int]) -> list[int]:
+    """Of a lane, the corners of the upper concave hull of value over size, from the lightest to the best."""
     corners: list[int] = []
-    for i, c in enumerate(choices):
+    for i in lane:
+        size, value = choices[i].size, choices[i].value
         while len(corners) >= 2:
             a, b = choices[corners[-2]], choices[corners[-1]]
             # The middle corner goes if it lies on or below the line from the one before to this one.
-            if (b.value - a.value) * (c.size - a.size) > (c.value - a.value) * (b.size - a.size):
+            if (b.value - a.value) * (size - a.size) > (value - a.value) * (b.size - a.size):
                 break
             corners.pop()
         corners.append(i)
@@ -132,16 +147,27 @@ def hull(choices: Choices) -> list[int]:
 
 
 def climbed(knapsack: Knapsack) -> tuple[Relaxation, list[int]]:
-    """For one row: the best prices, exactly, and a good allocation that fits.
+    """For one row: the best price, exactly, and a good allocation that fits.
 
-    Every job climbs its hull, the steepest step in the cluster first: the linear relaxation's
-    optimum, whose price is the slope of the first step that does not fit.  Later steps that fit are
-    taken, too, which makes the allocation whole.
+    Every job climbs its hull from its lightest choice: the linear relaxation's optimum, whose price is
+    the slope of the first step that does not fit.
     """
-    (capacity,) = knapsack.capacities
-    corners = [hull(choices) for choices in knapsack.jobs]
-    chosen = [c[0] for c in corners]
-    left = capacity - sum(choices[i].size for choices, i in zip(knapsack.jobs, chosen, strict=True))
+    chosen, price = climbed_from(knapsack, [0] * len(knapsack.jobs))
+    return relaxation(knapsack, (price,)), chosen
+
+
+def climbed_from(knapsack: Knapsack, start: Sequence[int]) -> tuple[list[int], float]:
+    """An allocation no worse than one that fits, and what a slot gains in the first step that does not.
+
+    Every job climbs the hull of the choices on the rows it is on, the steepest step in the cluster first.
+    Later steps that fit are taken, too, which makes the allocation whole.
+    """
+    chosen = list(start)
+    left = knapsack.left(chosen)
+    corners = [
+        hull(choices, [k for k in range(i, len(choices)) if choices[k].rows == choices[i].rows])
+        for choices, i in zip(knapsack.jobs, chosen, strict=True)
+    ]
     price = 0.0
     blocked: set[int] = set()
     for slope, job, step in sorted(_steps(knapsack.jobs, corners), key=lambda s: (-s[0], s[1], s[2])):
@@ -149,12 +175,14 @@ def climbed(knapsack: Knapsack) -> tuple[Relaxation, list[int]]:
             continue
         choices, (low, high) = knapsack.jobs[job], corners[job][step : step + 2]
         more = choices[high].size - choices[low].size
-        if more <= left:
-            chosen[job], left = high, left - more
+        if all(more <= left[row] for row in choices[high].rows):
+            take(left, choices[low], -1)
+            take(left, choices[high])
+            chosen[job] = high
         else:
             price = price or slope
             blocked.add(job)
-    return relaxation(knapsack, (price,)), chosen
+    return chosen, price
 
 
 def _steps(jobs: Sequence[Choices], corners: Sequence[list[int]]) -> Iterator[tuple[float, int, int]]:
@@ -168,12 +196,13 @@ def _steps(jobs: Sequence[Choices], corners: Sequence[list[int]]) -> Iterator[tu
 def relaxation(knapsack: Knapsack, prices: tuple[float, ...]) -> Relaxation:
     """The bound at these prices, whatever they are."""
     bound = sum(p * c for p, c in zip(prices, knapsack.capacities, strict=True) if p)
-    return Relaxation(prices, bound + sum(max(net(c, prices) for c in choices) for choices in knapsack.jobs))
+    return Relaxation(prices, bound + sum(max(nets(choices, prices)) for choices in knapsack.jobs))
 
 
-def net(choice: Choice, prices: tuple[float, ...]) -> float:
-    """What is left of a choice's value once its slots are paid for."""
-    return choice.value - choice.size * sum(prices[r] for r in choice.rows)
+def nets(choices: Choices, prices: tuple[float, ...]) -> list[float]:
+    """What is left of each choice's value once its slots are paid for."""
+    paid = {rows: sum(prices[r] for r in rows) for rows in dict.fromkeys([c.rows for c in choices])}
+    return [value - size * paid[rows] for size, value, rows, _, _ in choices]
 
 
 def reduced(knapsack: Knapsack, relaxed: Relaxation, known: float) -> tuple[Knapsack, list[list[int]]]:
@@ -185,9 +214,9 @@ def reduced(knapsack: Knapsack, relaxed: Relaxation, known: float) -> tuple[Knap
     room = (relaxed.bound - known) + 1e-9 * max(1.0, abs(relaxed.bound))
     jobs, indices = [], []
     for choices in knapsack.jobs:
-        nets = [net(c, relaxed.prices) for c in choices]
-        best = max(nets)
-        kept = [i for i, net in enumerate(nets) if best - net <= room]
+        mine = nets(choices, relaxed.prices)
+        least = max(mine) - room
+        kept = [i for i, net in enumerate(mine) if net >= least]
         jobs.append(tuple(choices[i] for i in kept))
         indices.append(kept)
     return Knapsack(tuple(jobs), knapsack.capacities), indices
@@ -197,48 +226,63 @@ def improved(knapsack: Knapsack, chosen: Sequence[int], stop: Callable[[], bool]
     """An allocation no worse, by giving one job at a time the best choice that fits, until none gains."""
     best = list(chosen)
     left = knapsack.left(best)
+    sized = [
+        [(rows, lane, [choices[i].size for i in lane]) for rows, lane in lanes(choices).items()]
+        for choices in knapsack.jobs
+    ]
     for _ in range(rounds_max):
         gained = False
         for job, choices in enumerate(knapsack.jobs):
             if stop():
                 return best
-            now = choices[best[job]]
-            for row in now.rows:
-                left[row] += now.size
-            found = max(
-                (i for i, c in enumerate(choices) if all(c.size <= left[r] for r in c.rows)),
-                key=lambda i: (choices[i].value, i == best[job], -choices[i].size),
-                default=best[job],
-            )
-            gained = gained or choices[found].value > now.value
+            found = best[job]
+            now = choices[found]
+            take(left, now, -1)
+            for rows, lane, sizes in sized[job]:
+                fitting = bisect_right(sizes, min((left[r] for r in rows), default=sizes[-1]))
+                # The largest one of a lane that fits is its most valuable one.
+                if fitting and choices[lane[fitting - 1]].value > choices[found].value:
+                    found = lane[fitting - 1]
+            gained = gained or found != best[job]
             best[job] = found
-            for row in choices[found].rows:
-                left[row] -= choices[found].size
+            take(left, choices[found])
         if not gained:
             break
     return best
 
 
-def repaired(knapsack: Knapsack, chosen: Sequence[int], prices: tuple[float, ...]) -> list[int] | None:
+def repaired(
+    knapsack: Knapsack, chosen: Sequence[int], prices: tuple[float, ...], stop: Callable[[], bool]
+) -> list[int] | None:
     """An allocation that fits, by taking from an overdrawn row where it costs least per slot; None: not found."""
     best = list(chosen)
+    left = knapsack.left(best)
+    by_rows = [lanes(choices) for choices in knapsack.jobs]
+    worth = [nets(choices, prices) for choices in knapsack.jobs]
     while True:
-        left = knapsack.left(best)
         over = {r for r, slots in enumerate(left) if slots < 0}
         if not over:
             return best
+        if stop():
+            return None
         cheapest, swap = inf, (-1, -1)
         for job, choices in enumerate(knapsack.jobs):
             now = choices[best[job]]
             if over.isdisjoint(now.rows):
                 continue
-            for i, c in enumerate(choices):
-                gives = {r: now.size * (r in now.rows) - c.size * (r in c.rows) for r in sorted({*now.rows, *c.rows})}
-                relief = sum(slots for r, slots in gives.items() if r in over)
-                if relief > 0 and all(left[r] + slots >= 0 for r, slots in gives.items() if r not in over):
-                    cost = (net(now, prices) - net(c, prices)) / relief
+            for rows, lane in by_rows[job].items():
+                per_slot = len(over.intersection(rows))
+                most = min((left[r] + now.size * (r in now.rows) for r in rows if r not in over), default=now.size)
+                for i in lane:
+                    size = choices[i].size
+                    relief = now.size * len(over.intersection(now.rows)) - size * per_slot
+                    if size > most or relief <= 0:
+                        break
+                    cost = (worth[job][best[job]] - worth[job][i]) / relief
                     if cost < cheapest:
                         cheapest, swap = cost, (job, i)
         if swap[0] < 0:
             return None
+        take(left, knapsack.jobs[swap[0]][best[swap[0]]], -1)
+        take(left, knapsack.jobs[swap[0]][swap[1]])
         best[swap[0]] = swap[1]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import pulp
 
 from unicorn_mgr.planner import ilp
+from unicorn_mgr.planner.deadline import Deadline
 from unicorn_mgr.planner.placement import Room, Seats, Unplaceable, Wish, kept_seats
 from unicorn_mgr.planner.problem import Node, Problem, domain_of
 
@@ -24,7 +25,7 @@ Shares = dict[str, int]
 """Slots by node."""
 
 
-def packed(problem: Problem, wishes: Sequence[Wish], limit: float, solver: str = "cbc") -> list[Seats]:
+def packed(problem: Problem, wishes: Sequence[Wish], deadline: Deadline, solver: str = "cbc") -> list[Seats]:
     """Seats for all that move least.  Raises Unplaceable, for the job that asks for the most in one piece."""
     nodes = problem.by_name
     fixed = [dict(w.demand.seats) if w.frozen else {} for w in wishes]
@@ -36,7 +37,7 @@ def packed(problem: Problem, wishes: Sequence[Wish], limit: float, solver: str =
     if len(moving) * len(nodes) > VARIABLES_MAX:
         raise Unplaceable(widest)
     try:
-        shares = _shares(room, [wishes[i] for i in moving], limit, solver)
+        shares = _shares(room, [wishes[i] for i in moving], deadline, solver)
     except ilp.SolverFailed:
         raise Unplaceable(widest) from None
     # First what each keeps, so that nobody is given a slot that another one stays on.
@@ -59,11 +60,12 @@ def _kept(wish: Wish, share: Shares, nodes: Mapping[str, Node]) -> Seats:
     return kept
 
 
-def _shares(room: Room, wishes: Sequence[Wish], limit: float, solver: str) -> list[Shares]:
-    programme = pulp.LpProblem("places", pulp.LpMinimize)
+def _shares(room: Room, wishes: Sequence[Wish], deadline: Deadline, solver: str) -> list[Shares]:
+    programme = ilp.Programme("places", pulp.LpMinimize, deadline)
     cost: list[tuple[pulp.LpVariable, float]] = []
     slots: list[dict[str, pulp.LpVariable]] = []
     for i, wish in enumerate(wishes):
+        programme.hurry()
         mine = {
             name: programme.add_variable(f"x{i}_{n}", 0, len(room.free[name]), pulp.LpInteger)
             for n, (name, node) in enumerate(room.nodes.items())
@@ -76,7 +78,7 @@ def _shares(room: Room, wishes: Sequence[Wish], limit: float, solver: str) -> li
         if there:
             programme.addConstraint(pulp.LpAffineExpression(there) <= len(room.free[name]))
     programme.setObjective(pulp.LpAffineExpression(cost))
-    ilp.solved(programme, solver, limit)
+    programme.solved(solver)
     return [{n: round(x.value() or 0) for n, x in mine.items() if round(x.value() or 0)} for mine in slots]
 
 

@@ -12,10 +12,12 @@ room that is there in sum, but in pieces too small for its replicas.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count, islice
+from operator import itemgetter
 
 from unicorn_mgr.planner.choices import Grade
 from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, domain_of
@@ -29,11 +31,12 @@ Kind = tuple[tuple[tuple[str, float, int], int], ...]
 
 
 class Unplaceable(Exception):
-    """A job of this size finds no room."""
+    """A job of this size finds no room; it may do so in so many slots."""
 
-    def __init__(self, job: int) -> None:
-        super().__init__(job)
+    def __init__(self, job: int, found: int = 0) -> None:
+        super().__init__(job, found)
         self.job = job
+        self.found = found
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +110,21 @@ class Room:
     @classmethod
     def of(cls, problem: Problem, kept: Sequence[Seats]) -> Room:
         """What is left beside those seats."""
-        taken: dict[str, set[int]] = {}
+        held: Counter[str] = Counter()
         for seats in kept:
-            for name, slot in seats.values():
-                taken.setdefault(name, set()).add(slot)
+            held.update(map(itemgetter(0), seats.values()))
         room = cls(problem.by_name)
         for n in problem.nodes:
-            held = taken.get(n.name)
-            room.free[n.name] = [s for s in n.slots if s not in held] if held else list(n.slots)
+            # Most nodes are full or empty: only of the others is looked at what they have.
+            room.free[n.name] = list(n.slots) if held[n.name] < len(n.slots) else []
             room.domains.setdefault(domain_of(n), []).append(n)
+        partly = {name for name, number in held.items() if room.free[name]}
+        for seats in kept if partly else ():
+            for name, slot in seats.values():
+                if name in partly:
+                    room.free[name].remove(slot)
         for domain, nodes in room.domains.items():
-            if any(n.name in taken for n in nodes):
+            if any(n.name in held for n in nodes):
                 room.opened[domain] = None
             else:
                 room.untouched.setdefault(_kind(nodes), {})[domain] = None
@@ -148,6 +155,13 @@ class Room:
                 seats[number] = (name, self.free[name].pop(0))
             self._open(domain_of(self.nodes[name]))
 
+    def exchange(self, before: Seats, after: Seats) -> None:
+        """Another set of its own seats is kept."""
+        for name, slot in before.values():
+            insort(self.free[name], slot)
+        for name, slot in after.values():
+            self.free[name].remove(slot)
+
     def _open(self, domain: str) -> None:
         if domain not in self.opened:
             self.opened[domain] = None
@@ -158,18 +172,27 @@ def _kind(domain: Sequence[Node]) -> Kind:
     return tuple(sorted(Counter((n.device, n.speed, len(n.slots)) for n in domain).items()))
 
 
-def placed(problem: Problem, wishes: Sequence[Wish]) -> list[Seats]:
+def placed(problem: Problem, wishes: Sequence[Wish], lesser: Callable[[int, int], Wish] | None = None) -> list[Seats]:
     """Seats for all, job by job: the ones with the largest replicas first, as these find room least easily.
 
-    Raises Unplaceable.
+    `lesser` says what a job shall have instead that found only so many slots; without it that raises Unplaceable.
     """
     nodes = problem.by_name
     seats = [dict(w.demand.seats) if w.frozen else kept_seats(w, nodes) for w in wishes]
     room = Room.of(problem, seats)
     order = sorted(range(len(wishes)), key=lambda i: (-wishes[i].demand.replica, -wishes[i].demand.priority, i))
     for i in order:
-        if len(seats[i]) < wishes[i].size:
-            room.fill(wishes[i], seats[i], _grown(room, wishes[i], seats[i], i))
+        wish = wishes[i]
+        while len(seats[i]) < wish.size:
+            try:
+                room.fill(wish, seats[i], _grown(room, wish, seats[i], i))
+            except Unplaceable as lack:
+                if lesser is None:
+                    raise
+                wish = lesser(i, lack.found)
+                kept = kept_seats(wish, nodes)
+                room.exchange(seats[i], kept)
+                seats[i] = kept
     return seats
 
 
@@ -178,24 +201,30 @@ def _grown(room: Room, wish: Wish, seats: Seats, job: int) -> dict[str, int]:
 
     Of equally cheap places those it is at, then the fullest: what fails as one then hits few jobs.
     """
-    slots = Counter(name for name, _ in seats.values())
+    slots = Counter(map(itemgetter(0), seats.values()))
     free = room.offers(wish, wish.size - len(seats))
     cells: dict[str, list[Node]] = {}
     for name in free:
         cells.setdefault(wish.cell(room.nodes[name]), []).append(room.nodes[name])
     domains = {domain_of(room.nodes[name]) for name in slots}
 
-    def rank(cell: str) -> tuple[int, bool, int, str]:
-        there = cells[cell]
-        own = any(slots.get(n.name) for n in there)
-        return min(wish.cost(n, domains) for n in there), not own, sum(free[n.name] for n in there), cell
+    def ranked() -> list[tuple[int, bool, int, str]]:
+        ranks = []
+        for cell, there in cells.items():
+            cost = min([wish.cost(n, domains) for n in there])
+            # Only where it has something can it be at any of these.
+            own = bool(slots) and any(slots.get(n.name) for n in there)
+            ranks.append((cost, not own, sum([free[n.name] for n in there]), cell))
+        return sorted(ranks)
 
     def give(cell: str, replicas: int) -> int:
         """As many as it holds, at most `replicas`; from its fullest nodes first."""
         there = sorted(cells[cell], key=lambda n: (not slots.get(n.name), free[n.name], n.name))
-        fits = min(replicas, sum(free[n.name] for n in there) // wish.demand.replica)
+        fits = min(replicas, sum([free[n.name] for n in there]) // wish.demand.replica)
         left = fits * wish.demand.replica
         for node in there:
+            if not left:
+                break
             taken = min(left, free[node.name])
             slots[node.name] += taken
             free[node.name] -= taken
@@ -203,14 +232,17 @@ def _grown(room: Room, wish: Wish, seats: Seats, job: int) -> dict[str, int]:
         return fits
 
     lacking = wish.replicas - len(seats) // wish.demand.replica
-    for cell in sorted(cells, key=rank):
+    spread = min(wish.demand.domains, wish.replicas)
+    for *_, cell in ranked() if len(domains) < spread else ():
         domain = domain_of(cells[cell][0])
-        if lacking and domain not in domains and len(domains) < min(wish.demand.domains, wish.replicas):
+        if lacking and domain not in domains and len(domains) < spread:
             got = give(cell, 1)
             lacking -= got
             domains |= {domain} if got else set()
-    for cell in sorted(cells, key=rank):
+    for *_, cell in ranked():
+        if not lacking:
+            return slots
         lacking -= give(cell, lacking)
     if lacking:
-        raise Unplaceable(job)
+        raise Unplaceable(job, wish.size - lacking * wish.demand.replica)
     return slots

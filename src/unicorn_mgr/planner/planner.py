@@ -1,5 +1,8 @@
 """A problem's plan: sizes, then places, then the reasons in words.
 
+First a plan that is always had: sizes by greedy steps with a bound, and greedy places.  What that takes
+is the least limit that can be kept; the rest of the time is for better ones.
+
 Sizes are an exact optimum where time allows, with a bound where it does not.  What sizes cannot foresee,
 room in pieces too small for whole replicas beside jobs that stay where they are, is found out by
 placing: the jobs that stay may then be moved, and if that does not help the job that found no room is
@@ -11,55 +14,67 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from unicorn_mgr.planner.choices import NOTHING, Sizes, sizes_of
+from unicorn_mgr.planner.deadline import Clock, Deadline
 from unicorn_mgr.planner.knapsack import Choice, Choices, Sizing
 from unicorn_mgr.planner.packing import packed
 from unicorn_mgr.planner.placement import Seats, Unplaceable, Wish, placed
 from unicorn_mgr.planner.problem import Demand, Plan, Problem
 from unicorn_mgr.planner.reasons import reasons
-from unicorn_mgr.planner.sizing import Clock, sized
+from unicorn_mgr.planner.sizing import bounded, refined
 
 SECONDS_MAX = 0.3
-SECONDS_MIN = 0.05
-"""For placing, whatever sizing has taken: sizes that can't be placed are no plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What each job has, and where."""
+
+    chosen: Sequence[Choice]
+    seats: Sequence[Seats]
+
+    @property
+    def value(self) -> float:
+        """Of all sizes together."""
+        return sum(c.value for c in self.chosen)
 
 
 def plan(problem: Problem, limit: float = SECONDS_MAX, solver: str = "cbc", clock: Clock = time.monotonic) -> Plan:
-    """The best plan that can be found within `limit` seconds, and how good it is known to be."""
+    """The best plan that can be found within `limit` seconds, and how good it is known to be.
+
+    The first plan is made whatever the limit; after that nothing is begun that can't be done in time.
+    """
     began = clock()
+    deadline = Deadline(began + limit, clock)
     sizes = sizes_of(problem)
-    sizing = sized(sizes.knapsack, limit - (clock() - began), solver, sizes.least, clock)
-    made = seated(problem, sizes, sizing, max(SECONDS_MIN, limit - (clock() - began)), solver)
-    return replace(made, seconds=clock() - began)
-
-
-def seated(problem: Problem, sizes: Sizes, sizing: Sizing, limit: float, solver: str = "cbc") -> Plan:
-    """Sizes brought onto slots; a job that finds no room is given less until all do."""
-    chosen = sizing.picked(sizes.knapsack)
-    while True:
-        try:
-            return _made(problem, sizes, sizing, chosen, _placed(problem, sizes, chosen, limit, solver))
-        except Unplaceable as error:
-            chosen[error.job] = _less(sizes.knapsack.jobs[error.job], chosen[error.job])
+    relaxed, sizing = bounded(sizes.knapsack, sizes.least)
+    before = clock()
+    best = _fitted(problem, sizes, sizing.picked(sizes.knapsack))
+    # Better sizes have to be placed, too.
+    for_sizes = deadline.sooner(clock() - before)
+    sizing = refined(sizes.knapsack, relaxed, sizing, for_sizes, solver)
+    if best.value < sizing.value and not for_sizes.passed():
+        better = _arranged(problem, sizes, sizing.picked(sizes.knapsack), for_sizes, solver)
+        best = max(best, better, key=lambda a: a.value)
+    return replace(_made(problem, sizes, sizing, best), seconds=clock() - began)
 
 
 def plan_of(problem: Problem, sizes: Sizes, sizing: Sizing) -> Plan:
     """Sizes brought onto slots without a solver and without moving who may stay.  Raises Unplaceable."""
     chosen = sizing.picked(sizes.knapsack)
-    return _made(problem, sizes, sizing, chosen, placed(problem, _wishes(problem, sizes, chosen)))
+    return _made(problem, sizes, sizing, Arrangement(chosen, placed(problem, _wishes(problem, sizes, chosen))))
 
 
-def _made(problem: Problem, sizes: Sizes, sizing: Sizing, chosen: Sequence[Choice], seats: Sequence[Seats]) -> Plan:
-    worth = sum(c.value for c in chosen)
-    whole = list(chosen) == sizing.picked(sizes.knapsack)
+def _made(problem: Problem, sizes: Sizes, sizing: Sizing, best: Arrangement) -> Plan:
+    whole = best.value >= sizing.value
     return Plan(
-        seats={d.job: mine for d, mine in zip(problem.demands, seats, strict=True)},
-        reasons=reasons(problem, chosen, seats, sizes.refused),
-        value=worth,
+        seats={d.job: mine for d, mine in zip(problem.demands, best.seats, strict=True)},
+        reasons=reasons(problem, sizes.kept, best.chosen, best.seats, sizes.refused),
+        value=best.value,
         # A job that was left out for want of room in one piece may have been worth less than nothing.
-        bound=max(sizing.bound, worth),
+        bound=max(sizing.bound, best.value),
         proven=sizing.proven and whole,
         solver=sizing.solver,
         rung="greedy" if sizing.solver == "greedy" else "ilp",
@@ -67,17 +82,30 @@ def _made(problem: Problem, sizes: Sizes, sizing: Sizing, chosen: Sequence[Choic
     )
 
 
-def _placed(problem: Problem, sizes: Sizes, chosen: Sequence[Choice], limit: float, solver: str) -> list[Seats]:
-    """With those that stay left alone, if that can be; otherwise they may be moved, too."""
-    wishes = _wishes(problem, sizes, chosen)
-    try:
-        return placed(problem, wishes)
-    except Unplaceable:
-        pass
-    try:
-        return packed(problem, wishes, limit, solver)
-    except Unplaceable:
-        return packed(problem, [replace(w, frozen=False) for w in wishes], limit, solver)
+def _fitted(problem: Problem, sizes: Sizes, wanted: Sequence[Choice]) -> Arrangement:
+    """With those that stay left alone; a job that finds no room is given less."""
+    chosen = list(wanted)
+
+    def lesser(job: int, found: int) -> Wish:
+        chosen[job] = _best(sizes.knapsack.jobs[job], found)
+        return wish_of(problem.demands[job], sizes, chosen[job])
+
+    seats = placed(problem, _wishes(problem, sizes, chosen), lesser)
+    return Arrangement(chosen, seats)
+
+
+def _arranged(problem: Problem, sizes: Sizes, wanted: Sequence[Choice], deadline: Deadline, solver: str) -> Arrangement:
+    """As it fits; where that is not all, those that stay may be moved, too, if that helps."""
+    found = _fitted(problem, sizes, wanted)
+    if found.chosen == wanted:
+        return found
+    wishes = _wishes(problem, sizes, wanted)
+    for tried in (wishes, [replace(w, frozen=False) for w in wishes]):
+        try:
+            return Arrangement(wanted, packed(problem, tried, deadline, solver))
+        except Unplaceable:
+            continue
+    return found
 
 
 def _wishes(problem: Problem, sizes: Sizes, chosen: Sequence[Choice]) -> list[Wish]:
@@ -90,6 +118,6 @@ def wish_of(demand: Demand, sizes: Sizes, choice: Choice) -> Wish:
     return Wish(demand, choice.size, grade, choice.keeps)
 
 
-def _less(choices: Choices, choice: Choice) -> Choice:
-    """The most valuable of the job's smaller sizes; nothing, if there is none."""
-    return max((c for c in choices if c.size < choice.size), key=lambda c: (c.value, -c.size), default=NOTHING)
+def _best(choices: Choices, most: int) -> Choice:
+    """The job's most valuable size up to so many slots; nothing, if there is none."""
+    return max((c for c in choices if c.size <= most), key=lambda c: (c.value, -c.size), default=NOTHING)

@@ -33,7 +33,7 @@ def domain_of(node: Node) -> str:
 
 def slowest(nodes: Mapping[str, Node], places: Iterable[Place]) -> float:
     """Speed of a job on these slots, as far as they are there."""
-    return min((nodes[name].speed for name, _ in places if name in nodes), default=1.0)
+    return min((nodes[name].speed for name in {name: None for name, _ in places} if name in nodes), default=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,16 +51,27 @@ class _Change:
 
 
 def reasons(
-    problem: Problem, chosen: Sequence[Choice], seats: Sequence[Mapping[int, Place]], refused: Mapping[str, str]
+    problem: Problem,
+    kept: Sequence[int],
+    chosen: Sequence[Choice],
+    seats: Sequence[Mapping[int, Place]],
+    refused: Mapping[str, str],
 ) -> dict[str, str]:
-    """A line a job.  Said of the whole plan, so that the same plan has the same reasons."""
-    nodes, usable = problem.by_name, set(problem.places)
+    """A line a job, with what each has `kept` of its seats.
+
+    Said of the whole plan, so that the same plan has the same reasons.
+    """
+    nodes = problem.by_name
     changes = []
-    for demand, choice, mine in zip(problem.demands, chosen, seats, strict=True):
-        kept = [place for place in demand.seats.values() if place in usable]
-        speeds = slowest(nodes, kept), slowest(nodes, mine.values())
-        changes.append(_Change(demand, len(kept), choice.size, speeds))
-    free = len(usable) - sum(c.size for c in chosen)
+    for demand, had, choice, mine in zip(problem.demands, kept, chosen, seats, strict=True):
+        speeds = 1.0, 1.0
+        if choice.size != had:
+            usable = (
+                place for place in demand.seats.values() if place[0] in nodes and place[1] in nodes[place[0]].slots
+            )
+            speeds = slowest(nodes, usable), slowest(nodes, mine.values())
+        changes.append(_Change(demand, had, choice.size, speeds))
+    free = sum(len(n.slots) for n in problem.nodes) - sum(c.size for c in chosen)
     growing = [c.demand.job for c in changes if c.size > c.kept]
     shrinking = [c.demand.job for c in changes if c.size < c.kept]
     return {c.demand.job: refused.get(c.demand.job) or _reason(c, growing, shrinking, free) for c in changes}
