@@ -17,6 +17,7 @@ from benchmarks.mixes import bereft, carried_out, mix
 from benchmarks.result import Aim, Found, Options, Table, plain, words
 from unicorn_mgr.planner import table
 from unicorn_mgr.planner.choices import Sizes, sizes_of
+from unicorn_mgr.planner.deadline import Deadline
 from unicorn_mgr.planner.ilp import SolverFailed, best_sizes
 from unicorn_mgr.planner.knapsack import Knapsack
 from unicorn_mgr.planner.planner import plan
@@ -110,7 +111,7 @@ NOTES = (
     """),
     words("""
         A whole plan is values, sizes and places. With replicas of 32 and 64 slots within racks, a lost node makes a
-        second and third capacity bind, whose prices are a linear programme's. A look-up finds sizes; entries are what
+        second and third capacity. A look-up finds sizes; entries are what
         may happen next, nodes that are alike counted once.
     """),
     words("""
@@ -164,7 +165,7 @@ def _side_by_side(sizes: Sizes) -> dict[str, Solved]:
 def _whole(knapsack: Knapsack, bound: float) -> Solved:
     began = cpu_seconds()
     try:
-        found = best_sizes(knapsack, PATIENCE_SECONDS)
+        found = best_sizes(knapsack, Deadline(time.monotonic() + PATIENCE_SECONDS, time.monotonic))
     except SolverFailed:
         return Solved(cpu_seconds() - began, 0.0, 1.0, proven=False)
     took = cpu_seconds() - began
