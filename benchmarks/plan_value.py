@@ -165,7 +165,7 @@ def _after(lost: Problem, before: Shares, now: Shares) -> float:
         size = now[d.job]
         stays = size == before[d.job] and not d.hit
         running = replace(d, members=d.members if d.hit else before[d.job])
-        value += _rate(d, size) * (lost.horizon - (0.0 if stays else standstill(running, size)))
+        value += _rate(d, size) * (lost.horizon - (0.0 if stays else standstill(running, size, running.members)))
     return value
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from planner.oracles import PATIENT, after, check, problems
 
-from unicorn_mgr.planner.choices import sizes_of
+from unicorn_mgr.planner.choices import Grade, sizes_of
 from unicorn_mgr.planner.packing import packed
 from unicorn_mgr.planner.placement import Unplaceable
 from unicorn_mgr.planner.planner import plan, wish_of
@@ -220,6 +220,22 @@ def test_the_papers_objective_charges_the_rate_before() -> None:
     rate = {c.size: c.value for c in choices}
     assert rate[8] == 840 / 105 * 1e12 * DAY
     assert rate[12] == 840 / 70 * 1e12 * DAY - 840 / 105 * 1e12 * 300.0
+
+
+@pytest.mark.parametrize(
+    "node",
+    [Node("n1", tuple(range(8)), "other"), Node("n1", tuple(range(8)), speed=2.0)],
+    ids=["another device type", "faster nodes of the same type"],
+)
+def test_a_job_that_moves_as_a_whole_is_charged_for_newcomers_not_for_leavers(node: Node) -> None:
+    """All of its members leave: whoever comes has to be given the state."""
+    stairs = {device: tuple((k, k * 1e12) for k in range(1, 17)) for device in ("cpu", "other")}
+    job = demand("gpt", 2, 16, *on("n0", 8), costs=Costs(1.0, 300.0, 900.0), throughput=stairs)
+    problem = Problem((Node("n0", tuple(range(8))), node), (job,), node_mtbf=2 * DAY, hysteresis=0.0)
+    sizes = sizes_of(problem)
+    moved = [c for c in sizes.knapsack.jobs[0] if sizes.grades[c.grade] == Grade(node.device, node.speed)]
+    rate = node.speed * 1e12
+    assert [c.value for c in moved if c.size == 8] == [8 * rate * (DAY - 300.0)]
 
 
 def test_a_job_that_needs_throughput_for_its_deadline_gets_it() -> None:

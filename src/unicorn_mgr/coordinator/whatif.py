@@ -132,4 +132,7 @@ def _rate(nodes: Mapping[str, Node], demand: Demand, seats: Mapping[int, Place],
 
 def _standstill(demand: Demand, plan: Plan) -> float:
     seats = plan.seats[demand.job]
-    return 0.0 if dict(seats) == dict(demand.seats) and not demand.hit else standstill(demand, len(seats))
+    if dict(seats) == dict(demand.seats) and not demand.hit:
+        return 0.0
+    staying = sum(seats.get(seat) == place for seat, place in demand.seats.items())
+    return standstill(demand, len(seats), min(demand.members, staying))

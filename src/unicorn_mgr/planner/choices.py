@@ -152,6 +152,7 @@ def _choices(
     found = []
     for index, grade in enumerate(grades):
         drawn = tuple(i for i, row in enumerate(rows) if row.weighs(demand, grade))
+        staying = min(demand.members, holding.served_by(grade))
         stairs = demand.stairs(grade.device)
         if holding.keeps(demand.size, grade) and all(size != demand.size for size, _ in stairs):
             # Slots that gain it nothing are its own still: nobody moves unless somebody wants them.
@@ -159,7 +160,8 @@ def _choices(
         for size, throughput in stairs:
             if (demand.floor or demand.size_min) <= size <= size_max and size % demand.replica == 0:
                 keeps, rate = holding.keeps(size, grade), throughput * grade.speed
-                worth = _value(problem, demand, holding, horizon, size, rate, keeps)
+                still = 0.0 if keeps else standstill(demand, size, staying)
+                worth = _value(problem, demand, holding, horizon, rate, keeps, still)
                 found.append(Choice(size, worth, drawn, index, keeps))
     return tuple(found)
 
@@ -172,6 +174,8 @@ class Holding:
     """Seats, also those whose slots are gone."""
     kept: int
     """Seats whose slots may still be used."""
+    kinds: tuple[tuple[Grade, int], ...]
+    """How many of these are of each kind."""
     grade: Grade | None
     """The best that all these slots serve; None: of several devices, or none."""
     rate: float
@@ -191,9 +195,17 @@ class Holding:
         for node, seats in mine:
             pieces[node.name if demand.within == "node" else domain_of(node)] += seats
         kept = sum(held.values())
+        kinds: Counter[tuple[str, float]] = Counter()
+        for node, seats in mine:
+            kinds[node.device, node.speed] += seats
+        kept_of = tuple((Grade(*kind), seats) for kind, seats in sorted(kinds.items()))
         whole = all(n % demand.replica == 0 for n in pieces.values())
         untouched = whole and kept == demand.size > 0 and not demand.hit
-        return cls(demand.size, kept, grade, rate, untouched)
+        return cls(demand.size, kept, kept_of, grade, rate, untouched)
+
+    def served_by(self, grade: Grade) -> int:
+        """Seats that may stay where they are at that grade."""
+        return sum(seats for mine, seats in self.kinds if mine.device == grade.device and mine.speed >= grade.speed)
 
     def keeps(self, size: int, grade: Grade) -> bool:
         """Whether a choice leaves the job as it is."""
@@ -208,26 +220,26 @@ def _at(staircase: Staircase, size: int) -> float:
 
 
 def _value(
-    problem: Problem, demand: Demand, holding: Holding, horizon: float, size: int, rate: float, keeps: bool
+    problem: Problem, demand: Demand, holding: Holding, horizon: float, rate: float, keeps: bool, still: float
 ) -> float:
-    """Weighted FLOP over the horizon, less what the change costs.  `rate` is in FLOP/s at that size."""
+    """Weighted FLOP over the horizon, less what the change costs.  `rate` is in FLOP/s, `still` in seconds."""
     if problem.objective == "paper":
         worth = rate * horizon - (0.0 if keeps else holding.rate * demand.costs.longest)
     else:
-        worth = rate * (horizon - (0.0 if keeps else standstill(demand, size)))
+        worth = rate * (horizon - still)
         worth -= SHORTFALL * max(0.0, demand.needed - rate) * horizon
         if holding.untouched and not keeps:
             worth -= problem.hysteresis * holding.rate * horizon
     return demand.weight * worth
 
 
-def standstill(demand: Demand, size: int) -> float:
-    """Seconds for which a job that changes stands still, by the nearest source of state."""
+def standstill(demand: Demand, size: int, staying: int) -> float:
+    """Seconds for which a job that changes stands still, by the nearest source of state; so many members stay."""
     if not size:
         return 0.0
     if not demand.members:
         return demand.costs.start
-    return demand.costs.grow if size > demand.members else demand.costs.shrink
+    return demand.costs.grow if size > staying else demand.costs.shrink
 
 
 def _admitted(
