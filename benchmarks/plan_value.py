@@ -37,8 +37,8 @@ Shares = dict[str, int]
 def run(options: Options) -> Found:
     """The five cases, then the random mixes."""
     chance = random.Random(options.seed)
-    cases = {name: _ratios(_mix(sizes, weights), chance) for name, (sizes, weights) in CASES.items()}
-    mixes = [_ratios(_random_mix(chance), chance) for _ in range(MIXES_QUICK if options.quick else MIXES)]
+    cases = {name: ratios(case(name), chance) for name in CASES}
+    mixes = [ratios(_random_mix(chance), chance) for _ in range(MIXES_QUICK if options.quick else MIXES)]
     return Found(
         tables=(_case_table(cases), _mix_table(mixes)),
         notes=NOTES,
@@ -68,6 +68,11 @@ NOTES = (
 
 
 # -- mixes ----------------------------------------------------------------------------------
+
+
+def case(name: str) -> Problem:
+    """One of the paper's, before anything has happened."""
+    return _mix(*CASES[name])
 
 
 def _mix(models: Sequence[str], weights: Sequence[float]) -> Problem:
@@ -130,7 +135,7 @@ SPLITS: Mapping[str, Callable[[Demand], float]] = {
 # -- values ---------------------------------------------------------------------------------
 
 
-def _ratios(problem: Problem, chance: random.Random) -> dict[str, float]:
+def ratios(problem: Problem, chance: random.Random) -> dict[str, float]:
     """The planner's value over each policy's, steady and after the loss of a node."""
     best = plan(problem, LIMIT_SECONDS)
     running = carried_out(problem, best)
@@ -146,10 +151,10 @@ def _ratios(problem: Problem, chance: random.Random) -> dict[str, float]:
         shares = split(problem, by)
         found[f"{name}, steady"] = steady / _steady(problem, shares)
         found[f"{name}, after a loss"] = after / _after(lost, shares, split(lost, by))
-    shrunk = {d.job: _at_most(d, len(d.seats)) if d.hit else before[d.job] for d in lost.demands}
+    shrunk = {d.job: _at_most(d, len(d.seats)) if _is_hit(d, before) else before[d.job] for d in lost.demands}
     if all(shrunk.values()):
         found["hit jobs shrink, after a loss"] = after / _after(lost, before, shrunk)
-    waiting = {d.job: 0 if d.hit else before[d.job] for d in lost.demands}
+    waiting = {d.job: 0 if _is_hit(d, before) else before[d.job] for d in lost.demands}
     found["hit jobs wait, after a loss"] = after / _after(lost, before, waiting)
     return found
 
@@ -163,10 +168,16 @@ def _after(lost: Problem, before: Shares, now: Shares) -> float:
     value = 0.0
     for d in lost.demands:
         size = now[d.job]
-        stays = size == before[d.job] and not d.hit
-        running = replace(d, members=d.members if d.hit else before[d.job])
+        hit = _is_hit(d, before)
+        stays = size == before[d.job] and not hit
+        running = replace(d, members=d.members if hit else before[d.job])
         value += _rate(d, size) * (lost.horizon - (0.0 if stays else standstill(running, size, running.members)))
     return value
+
+
+def _is_hit(job: Demand, before: Shares) -> bool:
+    """One that has lost all it had begins anew, and is no less hit."""
+    return len(job.seats) < before[job.job]
 
 
 def _rate(job: Demand, size: int) -> float:
