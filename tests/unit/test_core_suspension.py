@@ -42,6 +42,12 @@ class Suspending(Planned):
         left = [w.name for w in self.job(job).workers.values() if w.exited is None]
         return [d for name in left for d in self.tell(e.WorkerExited(m.Exited(name, code)))]
 
+    def fail_as_gang(self, job: str = "low") -> None:
+        """One of its processes is killed, and the others are ended for it."""
+        self.tell(e.WorkerExited(m.Exited(f"{job}/0.0", -9)))
+        self.wait(0.2)
+        self.end(job)
+
     def reason(self, job: str = "low") -> str:
         return job_view(self.state, Liveness(self.settings), self.job(job), self.now).reason
 
@@ -189,6 +195,58 @@ def test_a_job_that_has_not_begun_yet_is_simply_ended(world: Suspending) -> None
     world.submit_high()
     assert world.decisions(e.SuspensionOrdered) == []
     assert len(world.decisions(e.WorkerCondemned)) == 6
+
+
+def test_a_job_that_has_not_attached_yet_yields_as_soon_as_it_can_be_told_from_a_gang(world: Suspending) -> None:
+    """Nothing is lost by ending it then; a moment later it trains, and can't be stored."""
+    world.submit("low", 3, 6)
+    world.answer()
+    for seat in range(6):
+        world.tell(e.WorkerStarted(f"low/{seat}.0", 4000 + seat))
+    world.submit_high()
+    assert world.sizes() == {"low": 6, "high": 0}, "it may have run for days"
+    world.take()
+    world.tell(e.WorkerAttached("low/0.0"))
+    assert world.asked()
+    world.answer()
+    assert world.sizes() == {"low": 0, "high": 6}
+    assert len(world.decisions(e.WorkerCondemned)) == 6
+    assert world.decisions(e.SuspensionOrdered) == []
+    world.end()
+    world.settle()
+    assert len(world.members("high")) == 6
+
+
+def test_a_gang_that_has_failed_is_not_begun_anew_while_a_job_of_higher_priority_waits(world: Suspending) -> None:
+    world.submit("low", 3, 6)
+    world.answer()
+    for seat in range(6):
+        world.tell(e.WorkerStarted(f"low/{seat}.0", 4000 + seat))
+    world.submit_high()
+    world.take()
+    world.fail_as_gang()
+    assert world.asked(), "it can be stopped now"
+    world.wait(10.0)
+    assert world.decisions(e.WorkerOrdered) == [], "who gets its slots is not known yet"
+    world.answer()
+    assert world.sizes() == {"low": 0, "high": 6}
+    world.settle()
+    assert len(world.members("high")) == 6
+    assert world.job("low").phase.value != "ended"
+
+
+def test_a_gang_that_has_failed_is_begun_anew_beside_a_job_of_its_own_priority_that_waits(world: Suspending) -> None:
+    world.submit("low", 3, 6)
+    world.answer()
+    for seat in range(6):
+        world.tell(e.WorkerStarted(f"low/{seat}.0", 4000 + seat))
+    world.submit("equal", 5, 6)
+    world.answer()
+    world.take()
+    world.fail_as_gang()
+    world.wait(10.0)
+    assert world.asked() == []
+    assert len(world.decisions(e.WorkerOrdered)) == 6
 
 
 # -- storage fails --------------------------------------------------------------------------

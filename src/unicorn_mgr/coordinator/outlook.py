@@ -305,7 +305,10 @@ class Outlook:
         self._stale_nodes, self._stale_jobs, self._all_stale = set(), set(), False
         found = _problem(self._settings, nodes, demands)
         self._problem = self._problem if found == self._problem else found
-        wishes = [self._seen[d.job].wish for d in demands]
+        # Whoever can't be stopped may be soon, which is news only to those that come before it.
+        first = max((d.priority for d in demands), default=0)
+        stays = [d.job for d in demands if d.priority < first and d.floor and not d.suspendable]
+        wishes = ([self._seen[d.job].wish for d in demands], stays)
         self._situation = hashlib.sha256(repr((self._digest, wishes)).encode()).hexdigest()[:16]
 
     def _on(self, names: Set[str]) -> set[str]:

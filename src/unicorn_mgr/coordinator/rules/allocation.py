@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator.outlook import wants_slots
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
-from unicorn_mgr.coordinator.rules.planning import current
+from unicorn_mgr.coordinator.rules.planning import current, yields
 from unicorn_mgr.coordinator.rules.preparation import holders, may_begin, successor_due_at
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
@@ -50,7 +50,7 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
     if c.state.paused or not wants_slots(job) or job.suspension is not None or not _gang_may_start(c, job):
         return
     empty = _empty_seats(c, job)
-    if not empty:
+    if not empty or yields(c, job):
         return
     if c.state.observes(job) and any(job.incarnations.get(s, 0) for s in empty):
         return  # observe mode: a first process is started, a lost one is not replaced

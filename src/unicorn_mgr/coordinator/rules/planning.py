@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from unicorn_mgr.coordinator.outlook import wants_slots
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.state import Job
 from unicorn_mgr.coordinator.throughput import departed
@@ -38,6 +39,14 @@ def wanted(c: Context) -> Iterator[Decision]:
         yield PlanWanted(planning.number + 1, situation, "the newest plan does not fit any more")
     elif any(c.now >= due for due in retry_deadlines(c)):
         yield PlanWanted(planning.number + 1, situation, "the solver had failed")
+
+
+def yields(c: Context, job: Job) -> bool:
+    """Nothing of it runs, somebody waits who comes before it, and the planner has not said yet who gets its slots."""
+    if c.policy is not None or c.state.planning.answered or job.alive():
+        return False
+    others = (j for j in c.state.jobs.values() if wants_slots(j) and not j.seats)
+    return any(other.spec.priority > job.spec.priority for other in others)
 
 
 def retry_deadlines(c: Context) -> Iterator[float]:
