@@ -53,6 +53,7 @@ def test_a_micro_batch_that_kills_the_only_worker_is_skipped_if_its_user_says_so
     words = ("run", "--name", job.name, "--skip-poison", "--no-snapshot", "--", *script)
     said = ran(*words, coordinator=shared.local.address)
     assert said.code == 0, said
+    assert f"{job.name} goes on without micro-batch 2 of step 4: workers have died on it" in said.err
     check_skipped(job, undisturbed)
     # Step 3 was not committed: no later collective had completed.
     assert [(i.cause, i.steps_lost) for i in shared.incidents(job.name)] == [("process_killed", 3)] * 2

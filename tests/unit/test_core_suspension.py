@@ -9,6 +9,7 @@ from unit.test_core_planning import Planned
 from unit.world import kinds
 
 from unicorn_mgr import messages as m
+from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.views import job_view
 from unicorn_mgr.effects import coordinator as e
@@ -120,6 +121,25 @@ def test_it_comes_back_from_storage_with_no_step_lost(world: Suspending) -> None
     assert (low.phase.value, len(low.living_members()), low.steps_redone) == ("running", 6, 0)
     assert low.deaths == []
     assert world.incidents == []
+
+
+@pytest.mark.parametrize(("source", "restored"), [("storage", 30), ("initial", -1)])
+def test_what_cant_be_read_when_it_comes_back_is_an_incident(world: Suspending, source: str, restored: int) -> None:
+    world.suspended()
+    world.tell(e.JobCancelled(world.request(), "high"))
+    world.end("high")
+    world.answer()
+    world.begin_all("low")
+    world.take()
+    world.resume("low", step=restored + 1, source=source, restored_step=restored)
+    incident = world.incident()
+    assert (incident.cause, incident.job, incident.steps_lost) == ("checkpoint_unreadable", "low", 41 - restored)
+    assert f"goes on after step {restored}" in incident.evidence
+    assert incident.source == source
+    assert not incident.open
+    assert describe(world.decisions(e.IncidentOpened)[0]).startswith("inc-1 opened: job low, checkpoint_unreadable")
+    world.die("low/0.1")
+    assert [i.cause for i in world.incidents] == ["checkpoint_unreadable", "process_killed"]
 
 
 def test_each_slot_is_used_as_soon_as_its_own_process_is_gone(world: Suspending) -> None:

@@ -86,7 +86,7 @@ def show_incidents(incidents: Sequence[IncidentView], nothing: str) -> None:
 def show_story(story: IncidentStory) -> None:
     """Everything that is known, the conclusion first."""
     told = story.incident
-    say(f"{told.id}: {told.cause} of {_who(told)}, {told.severity}, {told.state}", "bold")
+    say(f"{told.id}: {told.cause} of {hit_by(told)}, {told.severity}, {told.state}", "bold")
     if told.would_have:
         say("observe mode: nothing was done about it", "yellow")
     say(f"job {told.job or '-'}, node {told.node or '-'}, worker {told.worker or '-'}")
@@ -123,7 +123,7 @@ def _row(incident: IncidentView) -> tuple[str, ...]:
         incident.id,
         f"{incident.state} (observed)" if incident.would_have else incident.state,
         lately(incident.opened_at),
-        _who(incident),
+        hit_by(incident),
         incident.cause,
         incident.severity,
         incident.detected_by,
@@ -134,7 +134,8 @@ def _row(incident: IncidentView) -> tuple[str, ...]:
     )
 
 
-def _who(incident: IncidentView) -> str:
+def hit_by(incident: IncidentView) -> str:
+    """Whom it is about: a worker, a node or a whole job."""
     return incident.worker or (f"node {incident.node}" if incident.node else f"job {incident.job}")
 
 

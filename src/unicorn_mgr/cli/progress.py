@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from unicorn_mgr.cli.common import Client, Unreachable
+from unicorn_mgr.cli.incidents import hit_by
 from unicorn_mgr.cli.show import count, note
 from unicorn_mgr.messages import IncidentView, JobView
 
@@ -25,12 +26,19 @@ class Progress:
     _step_at: float = field(default_factory=time.monotonic)
     _open: set[str] = field(default_factory=set)
     _told: set[str] = field(default_factory=set)
+    _skipped: int = 0
 
     def show(self, view: JobView) -> None:
         """A newer view of the job."""
         self._view = view
         if view.incidents > len(self._told) or self._open:
             self._show_incidents(view)
+        for left_out in view.skipped[self._skipped :]:
+            note(
+                f"{view.job} goes on without micro-batch {left_out.number} of step {left_out.step}: "
+                "workers have died on it"
+            )
+        self._skipped = len(view.skipped)
         line, state = state_line(view), (view.state, view.epoch, view.reason if view.state == "waiting" else "")
         if line and state != self._shown:
             self._shown = state
@@ -99,4 +107,4 @@ def closed_line(incident: IncidentView) -> str:
 
 
 def _what(incident: IncidentView) -> str:
-    return f"{incident.cause} of {incident.worker or f'node {incident.node}'}"
+    return f"{incident.cause} of {hit_by(incident)}"

@@ -145,6 +145,7 @@ def of_job(job: JobView) -> Shape:
         "ended_at": job.ended_at or None,
         "exit_code": job.exit_code if ended else None,
         "reason": job.reason,
+        "skipped": [{"step": s.step, "micro_batch": s.number} for s in job.skipped],
         "workers": [of_worker(w) for w in job.workers],
     }
 

@@ -69,6 +69,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     stalls.sentenced,
     stalls.links,
     stalls.checksums,
+    incidents.unreadable,
     epochs.transition_ended,
     suspension.ordered,
     suspension.withdrawn,

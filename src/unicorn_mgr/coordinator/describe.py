@@ -8,6 +8,7 @@ from typing import Any
 
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, Suspended, Symptom
+from unicorn_mgr.phases import Phase
 from unicorn_mgr.planner.reasons import slots as slots_of
 
 SYMPTOM_CHARACTERS_MAX = 160
@@ -121,6 +122,8 @@ def _of_worker(event: e.Event) -> str:
             return f"{worker} is to leave: {reason}"
         case e.WorkerDismissed(worker, _):
             return f"{worker} is forgotten"
+        case e.WorkerOverstayed(worker, reason):
+            return f"{worker} does not end by itself, so it is ended: {reason}"
         case e.DrillOrdered(_, _, worker, drill):
             return f"a drill: {drill.fault} for {worker}" + (f" in step {drill.step}" if drill.step >= 0 else "")
         case _:
@@ -164,6 +167,16 @@ def _of_job(event: e.Event) -> str:
             return f"job {job}: all members have finished a step in epoch {epoch}"
         case e.JobProgressed(job, committed, seconds):
             return f"job {job} has committed step {committed}, {seconds * 1000:.0f} ms a step"
+        case e.InquiryOpened(job, number):
+            return f"job {job}: inquiry {number} is opened: all members' rings are read, twice"
+        case e.ReadingTaken(job, number, samples):
+            places = ", ".join(f"{s.worker} in {Phase(s.phase).name.lower()} of step {s.step}" for s in samples)
+            return f"job {job}: a reading for inquiry {number}: {places or 'nobody has answered'}"
+        case e.InquiryClosed(job, number, verdict):
+            return f"job {job}: inquiry {number} is closed: {verdict}"
+        case e.PoisonFound(job, step, number, skip):
+            what = "is skipped from now on" if skip else "ends it, as it does not skip such"
+            return f"job {job}: micro-batch {number} of step {step}, on which workers have died, {what}"
         case e.JobHalted(job, seconds):
             return f"job {job} has waited {seconds:.1f} s for workers on silent nodes"
         case e.LifeEnded(job, reason):
@@ -191,7 +204,7 @@ def _of_job(event: e.Event) -> str:
 def _of_incident(event: e.Event) -> str:
     match event:
         case e.IncidentOpened():
-            who = event.worker or f"node {event.node}"
+            who = event.worker or (f"node {event.node}" if event.node else f"job {event.job}")
             return f"{event.incident} opened: {who}, {event.cause}, {event.severity}, by {event.detected_by}"
         case e.IncidentRefined(incident, cause, severity, method):
             return f"{incident} is {cause}, {severity}, by {method}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from unicorn_mgr.coordinator.state import ClusterState, Incident, Job
-from unicorn_mgr.coordinator.triage import CHECKSUMS
+from unicorn_mgr.coordinator.triage import CHECKSUMS, UNREADABLE
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch
 
@@ -91,7 +91,7 @@ def _opened(state: ClusterState, event: e.IncidentOpened, now: float) -> None:
     )
     state.incidents[event.incident] = incident
     count(state, event.cause, event.severity, 1)
-    who = event.worker or f"node {event.node}"
+    who = event.worker or (f"node {event.node}" if event.node else f"job {event.job}")
     tell(incident, now, f"{who}: {event.cause}, detected by {event.detected_by}")
     if job is None:
         state.node_incidents.append(incident.id)
@@ -100,6 +100,9 @@ def _opened(state: ClusterState, event: e.IncidentOpened, now: float) -> None:
     job.incidents_seen += 1
     if event.cause == CHECKSUMS.cause and not event.worker:
         job.checksums_differ = None
+    if event.cause == UNREADABLE.cause and job.transition is not None:
+        # It shows only in the move that it was needed for.
+        incident.granted_at, incident.epoch_after = job.transition.granted_at, job.epoch
     if job.down_since is None and job.running:
         job.down_since = incident.occurred_at
     _name_workers(job, incident)

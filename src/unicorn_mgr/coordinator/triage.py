@@ -85,6 +85,7 @@ UNREACHABLE = Finding("peers_unreachable", SEV3, PROPAGATION)
 LEFT_EARLY = Finding("left_the_loop_early", SEV2, SUPERVISION)
 CHECKSUMS = Finding("checksum_mismatch", SEV2, STATISTICS)
 OTHER_CODE = Finding("different_code", SEV2, PROPAGATION)
+UNREADABLE = Finding("checkpoint_unreadable", SEV2, PROPAGATION)
 NOT_STARTED = Finding("not_started", SEV2, SUPERVISION)
 
 _DEVICE_OR_HOST = re.compile(r"\b(gpu|device|pcie|hardware|disk|host)\b.*\b(error|fail|fault|lost)", re.IGNORECASE)

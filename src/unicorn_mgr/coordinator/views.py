@@ -17,7 +17,16 @@ from unicorn_mgr.coordinator.state import (
     WorkerPhase,
 )
 from unicorn_mgr.effects.coordinator import PlanReady
-from unicorn_mgr.messages import ClusterView, IncidentView, JobView, NodeView, PlanView, Sample, WorkerView
+from unicorn_mgr.messages import (
+    ClusterView,
+    IncidentView,
+    JobView,
+    NodeView,
+    PlanView,
+    Sample,
+    SkippedMicroBatch,
+    WorkerView,
+)
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.planner.problem import Plan
 
@@ -126,6 +135,7 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         started_at=state.wall(job.started_at) if job.started_at else 0.0,
         ended_at=state.wall(job.ended_at) if job.ended_at else 0.0,
         command=" ".join(job.spec.command),
+        skipped=tuple(SkippedMicroBatch(step, number) for step, number in job.poison),
     )
 
 

@@ -112,6 +112,12 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedMicroBatch:
+    step: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     job: str = ""
     state: str = ""
@@ -135,6 +141,7 @@ class JobView:
     started_at: float = 0.0
     ended_at: float = 0.0
     command: str = ""
+    skipped: tuple[SkippedMicroBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,7 @@ class WorkerView(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., node: _Optional[str] = ..., slot: _Optional[int] = ..., state: _Optional[str] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., member: bool = ...) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job", "state", "size", "size_wanted", "size_min", "size_max", "step", "epoch", "weight", "restarts", "ettr", "reason", "exit_code", "observe", "checkpoint_step", "checkpoint_url", "workers", "step_seconds", "incidents", "started_at", "ended_at", "command")
+    __slots__ = ("job", "state", "size", "size_wanted", "size_min", "size_max", "step", "epoch", "weight", "restarts", "ettr", "reason", "exit_code", "observe", "checkpoint_step", "checkpoint_url", "workers", "step_seconds", "incidents", "started_at", "ended_at", "command", "skipped")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,7 @@ class JobView(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: str
     size: int
@@ -330,7 +331,16 @@ class JobView(_message.Message):
     started_at: float
     ended_at: float
     command: str
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., size_wanted: _Optional[int] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., weight: _Optional[float] = ..., restarts: _Optional[int] = ..., ettr: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., observe: bool = ..., checkpoint_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., step_seconds: _Optional[float] = ..., incidents: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., command: _Optional[str] = ...) -> None: ...
+    skipped: _containers.RepeatedCompositeFieldContainer[SkippedMicroBatch]
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., size_wanted: _Optional[int] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., weight: _Optional[float] = ..., restarts: _Optional[int] = ..., ettr: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., observe: bool = ..., checkpoint_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., step_seconds: _Optional[float] = ..., incidents: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., command: _Optional[str] = ..., skipped: _Optional[_Iterable[_Union[SkippedMicroBatch, _Mapping]]] = ...) -> None: ...
+
+class SkippedMicroBatch(_message.Message):
+    __slots__ = ("step", "number")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    number: int
+    def __init__(self, step: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class IncidentView(_message.Message):
     __slots__ = ("id", "job", "node", "worker", "cause", "severity", "detected_by", "evidence", "opened_at", "closed_at", "seconds", "epoch_before", "epoch_after", "steps_lost", "micro_batches_recomputed", "story", "state", "would_have")

@@ -46,6 +46,31 @@ def deaths(c: Context, job: Job) -> Iterator[Decision]:
             return
 
 
+def unreadable(c: Context, job: Job) -> Iterator[Decision]:
+    """The newest checkpoint was complete, and could not be read when the job came back without any failure."""
+    t, newest = job.transition, job.checkpoint
+    if t is None or t.stale or newest is None or c.state.open_incidents(job):
+        return
+    restored = [r.restored_step for r in t.resumed.values() if r.source in ("storage", "initial")]
+    if restored and min(restored) < newest.step:
+        found = triage.UNREADABLE
+        evidence = (
+            f"the checkpoint of step {newest.step} in {newest.url} could not be read, so the job goes on after "
+            f"step {min(restored)}; the worker that read it has written why"
+        )
+        yield IncidentOpened(
+            incident_id(c),
+            job.name,
+            "",
+            "",
+            found.cause,
+            found.severity,
+            found.method,
+            evidence,
+            occurred_before_seconds=max(0.0, c.now - t.granted_at),
+        )
+
+
 def open_symptom(c: Context, job: Job) -> Incident | None:
     """A failed link from which the job has not recovered yet, and that has an answer left."""
     return next(
