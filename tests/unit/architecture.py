@@ -70,6 +70,7 @@ PURE = (
     "coordinator.views",
     "coordinator.describe",
     "coordinator.settings",
+    "coordinator.standstills",
     "coordinator.throughput",
     "agent.core",
     "agent.detectors*",

@@ -366,3 +366,64 @@ def test_noise_is_no_news(world: Planned) -> None:
     for seconds in (0.97, 1.05, 9.0, 1.02, 0.99) * 12:
         progressed(world, "gpt", seconds, times=1)
     assert world.state.planning.number == number
+
+
+# -- standstills ----------------------------------------------------------------------------
+
+
+def costs(world: Planned) -> tuple[float, float, float]:
+    (demand,) = world.core.problem.demands
+    return demand.costs.shrink, demand.costs.grow, demand.costs.start
+
+
+def begin_again(world: Planned, seconds: float, source: str) -> None:
+    """All processes of the job are new, and its first step is done so many seconds after they were ordered."""
+    world.begin_all()
+    world.now += seconds
+    world.resume(source=source, added_seconds=0.0)
+
+
+def test_changes_are_charged_what_they_have_cost(world: Planned) -> None:
+    """A few samples make a figure, of which a single slow one changes little."""
+    world.submit("gpt", 1, 3)
+    world.answer()
+    begin_again(world, 5.0, "initial")
+    assert costs(world) == (1.0, 2.0, 60.0), "what is usual"
+    for shrinking, growing in ((0.3, 0.2), (9.0, 8.0), (0.5, 0.4)):
+        world.die(world.members()[-1])
+        world.wait(0.02)
+        world.resume(step=5, added_seconds=shrinking)
+        world.begin_all()
+        world.wait(1.0)
+        world.resume(step=6, added_seconds=growing)
+    assert costs(world) == (0.5, 0.4, 60.0), "it has begun only once"
+
+
+def test_beginning_anew_is_charged_what_it_has_taken_and_a_restart_of_the_coordinator_forgets_nothing(
+    world: Planned,
+) -> None:
+    world.submit("gpt", 1, 3)
+    world.answer()
+    begin_again(world, 5.0, "initial")
+    for seconds in (7.0, 11.0):
+        for name in list(world.members()):
+            world.die(name)
+        world.wait(0.02)
+        begin_again(world, seconds, "storage")
+    assert costs(world)[2] == pytest.approx(7.0, abs=0.1)
+    assert world.replayed().jobs["gpt"].standstills == world.job().standstills
+
+
+def test_a_move_that_was_cut_short_is_counted_once_as_all_that_it_was(world: Planned) -> None:
+    world.submit("gpt", 1, 3)
+    world.answer()
+    begin_again(world, 5.0, "initial")
+    world.die("gpt/2.0")
+    world.wait(0.02)
+    world.resume(step=5, added_seconds=0.3)
+    world.begin_all()
+    world.wait(1.0)
+    world.die("gpt/1.0")
+    world.wait(0.02)
+    world.resume(step=6, added_seconds=1.5)
+    assert world.job().standstills == {"start": [5.0], "shrink": [0.3], "grow": [1.5]}

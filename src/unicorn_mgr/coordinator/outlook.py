@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from unicorn_mgr.coordinator.record_incidents import IncidentEvent
 from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.standstills import costs_of
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
 from unicorn_mgr.coordinator.throughput import micro_batches, rate_at, rated, staircases
 from unicorn_mgr.effects import coordinator as e
@@ -189,6 +190,7 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
         needed=max(job.spec.throughput_min, rate_at(job, job.due_slots)),
         throughput=pace.throughput,
         rated=rated(job.spec),
+        costs=costs_of(job),
         seats=job.seats,
         members=sum(map(cluster.holds, seated)),
         hit=bool(job.lost_members()) or kept < len(job.seats),

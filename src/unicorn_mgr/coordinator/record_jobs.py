@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from unicorn_mgr.coordinator.record_incidents import tell
+from unicorn_mgr.coordinator.standstills import FROM_NOBODY, kind_of, measure
 from unicorn_mgr.coordinator.state import (
     Checkpoint,
     ClusterState,
@@ -190,9 +191,9 @@ def forget_pace(job: Job) -> None:
 
 
 def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: float) -> None:
-    before = job.epoch
+    before, kind = job.epoch, kind_of(job, event.members)
     job.epoch, job.members, job.standing = event.epoch, event.members, event.suspends
-    job.transition = Transition(event.epoch, now)
+    job.transition = Transition(event.epoch, now, kind)
     job.symptom_at, job.symptom, job.halted = None, "", False
     job.inquiry, job.link_stalled, job.quiet, job.checksums_differ = None, False, None, None
     job.regrouped_for = event.regrouped_for or job.regrouped_for
@@ -227,16 +228,17 @@ def _healed_by(state: ClusterState, job: Job) -> list[Incident]:
 def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     transition, job.transition = job.transition, None
     assert transition is not None
+    measure(job, transition, now)
     told = transition.resumed.values()
     redone = sum(len(r.recomputed) for r in told)
-    restored = [r.restored_step for r in told if r.source in ("storage", "initial")]
+    restored = [r.restored_step for r in told if r.source in FROM_NOBODY]
     lost = max((job.committed - step for step in restored), default=0)
     healed = _healed_by(state, job)
     for incident in healed:
         incident.resumed_at = now
         incident.micro_batches_recomputed += redone
         incident.steps_lost += max(0, lost)
-        incident.source = next((r.source for r in told if r.source in ("storage", "initial")), "live")
+        incident.source = next((r.source for r in told if r.source in FROM_NOBODY), "live")
         inexact = sorted({n for r in told if not r.exact for n in r.recomputed})
         if inexact:
             tell(incident, now, f"not exact: micro-batches {inexact} were made up for with other samples")

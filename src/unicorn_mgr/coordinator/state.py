@@ -154,6 +154,8 @@ class Transition:
 
     epoch: Epoch
     granted_at: float
+    kind: str = ""
+    """Shrink, grow or start, if it is one of these."""
     formed_at: float = 0.0
     resumed: dict[str, Resumed] = field(default_factory=dict)
     unreachable: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -283,6 +285,8 @@ class Job:
     """Fewest that keep its deadline; 0: it has none, or it can't be kept, or nobody can tell."""
     due_prospect: str = ""
     """The same in words."""
+    standstills: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds that its newest changes have cost, by the kind of the move."""
     written: CheckpointWritten | None = None
     written_by: str = ""
     checkpoint: Checkpoint | None = None
