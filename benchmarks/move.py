@@ -1,25 +1,32 @@
-"""A slot moves between two running jobs, back and forth; then both are stopped and started anew instead."""
+"""A slot moves between two running jobs, back and forth; or both are stopped and started anew, in two ways."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import random
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
-from benchmarks.cluster import Cluster, Failed, Job, cluster
+from benchmarks import peers
+from benchmarks.cluster import PATIENCE_SECONDS, Cluster, Failed, Job, cluster
 from benchmarks.numbers import ratio_of_medians
 from benchmarks.records import Finished, Trace, durations, missing_steps, redone, repeated_steps, traces
 from benchmarks.result import FIGURES, Aim, Found, Options, Table, figures, plain, words
+from benchmarks.torchrun import command, torchrun_environment
 from unicorn_mgr.messages import SetWishes
 
 TITLE = "seconds that two running jobs stand still when a slot moves from one to the other"
 NAMES = ("one", "other")
 SLOTS, MOST = 3, 2
-MOVES, MOVES_QUICK = 40, 4
-RESTARTS, RESTARTS_QUICK = 12, 2
+MOVES, MOVES_QUICK = 40, 3
+RESTARTS, RESTARTS_QUICK = 12, 1
 CALM_STEPS = 3
 QUIET_STEPS = 6
 """Before each change, to know how long an undisturbed step takes."""
@@ -64,26 +71,27 @@ class Changed:
     """From asking for it until both jobs had finished a step at their new sizes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """All changes that were made in one way, and what the workers wrote meanwhile."""
+
+    changes: Sequence[Change]
+    lines: Lines
+
+
 def run(options: Options) -> Found:
-    """Moves in one pair of jobs, then restarts that go on from where these ended."""
+    """Moves in one pair of jobs, restarts that go on from where these ended, then restarts by torchrun."""
     chance = random.Random(options.seed)
+    moves, restarts = (MOVES_QUICK, RESTARTS_QUICK) if options.quick else (MOVES, RESTARTS)
     with cluster(options.folder, SLOTS) as found:
         jobs = {name: _submit(found, name, name, MOST) for name in NAMES}
-        moves = []
-        for number in range(MOVES_QUICK if options.quick else MOVES):
-            moves += [_move(found, jobs, number, chance)]
-        _calm(jobs)
-        moved: Lines = {name: list(traces(job.records).values()) for name, job in jobs.items()}
-        incidents = len(found.look().incidents)
-        runs = {name: [job] for name, job in jobs.items()}
-        restarts = []
-        for number in range(RESTARTS_QUICK if options.quick else RESTARTS):
-            restarts += [_restart(found, runs, number, chance)]
-        _calm({name: jobs[-1] for name, jobs in runs.items()})
-    restarted: Lines = {name: [_joined(each)] for name, each in runs.items()}
-    if incidents:
-        raise Failed(f"{incidents} incidents in planned moves; see {found.folder}")
-    return _report(moves, moved, restarts, restarted)
+        ways = {"moved": _moved(found, jobs, moves, chance)}
+        incidents = found.look().incidents
+        if incidents:
+            raise Failed(f"{len(incidents)} incidents in planned moves; see {found.folder}")
+        ways["restarted"] = _restarted(found, jobs, restarts, chance)
+    ways["by torchrun"] = _by_torchrun(options.folder.parent / "torchrun", restarts, chance)
+    return _report(ways)
 
 
 # -- changes --------------------------------------------------------------------------------
@@ -94,48 +102,72 @@ def _submit(found: Cluster, name: str, state: str, size: int) -> Job:
     return found.submit(name, size, "gpt.py", checkpoint_url=str(found.folder / "checkpoints" / state))
 
 
-def _move(found: Cluster, jobs: Mapping[str, Job], number: int, chance: random.Random) -> Change:
+def _moved(found: Cluster, jobs: Mapping[str, Job], times: int, chance: random.Random) -> Way:
     """The weight of one of them says who gets the slot."""
-    gets, gives = _turn(number)
-    if number == 0:
-        _weigh(found, NAMES[0], gets != NAMES[0])
-        jobs[gives].size, jobs[gets].size = MOST, SLOTS - MOST
-    change = _quiet(jobs, gets, chance)
-    _weigh(found, NAMES[0], gets == NAMES[0])
-    jobs[gives].size, jobs[gets].size = SLOTS - MOST, MOST
-    time.sleep(QUIET_SECONDS)
-    return change
+    changes = []
+    for number in range(times + 1):
+        heavy = NAMES[number % 2]
+        weight = WEIGHT_HIGH if heavy == NAMES[0] else WEIGHT_LOW
+        found.command(SetWishes(NAMES[0], {"weight": str(weight)}))
+        for name, job in jobs.items():
+            job.size = MOST if name == heavy else SLOTS - MOST
+        time.sleep(QUIET_SECONDS)
+        changes += [_quiet({name: job.size for name, job in jobs.items()}, _calm(jobs), chance)]
+    # The last one was only waited for, to see what the one before it has cost.
+    return Way(changes[:-1], {name: list(traces(job.records).values()) for name, job in jobs.items()})
 
 
-def _weigh(found: Cluster, name: str, high: bool) -> None:
-    found.command(SetWishes(name, {"weight": str(WEIGHT_HIGH if high else WEIGHT_LOW)}))
-
-
-def _restart(found: Cluster, runs: Mapping[str, list[Job]], number: int, chance: random.Random) -> Change:
+def _restarted(found: Cluster, jobs: Mapping[str, Job], times: int, chance: random.Random) -> Way:
     """Both come to their end, which stores their state, and are submitted at their new sizes."""
-    jobs = {name: jobs[-1] for name, jobs in runs.items()}
-    gets = min(jobs, key=lambda name: jobs[name].size)
-    change = _quiet(jobs, gets, chance)
-    for job in jobs.values():
-        (job.out / "stop").touch()
-    for job in jobs.values():
-        job.ended()
-    for name, size in change.sizes.items():
-        runs[name].append(_submit(found, f"{name}-{number}", name, SLOTS - size))
-    time.sleep(QUIET_SECONDS)
-    return change
+    runs = {name: [job] for name, job in jobs.items()}
+    changes = []
+    for number in range(times):
+        newest = {name: each[-1] for name, each in runs.items()}
+        changes += [_quiet({name: job.size for name, job in newest.items()}, _calm(newest), chance)]
+        for job in newest.values():
+            (job.out / "stop").touch()
+        for job in newest.values():
+            job.ended()
+        for name, job in newest.items():
+            runs[name].append(_submit(found, f"{name}-{number}", name, SLOTS - job.size))
+        time.sleep(QUIET_SECONDS)
+    _calm({name: each[-1] for name, each in runs.items()})
+    written = {name: [t for job in each for t in _firsts(job.records, f"{job.name}-0.")] for name, each in runs.items()}
+    return Way(changes, {name: [_joined(found)] for name, found in written.items()})
 
 
-def _turn(number: int) -> tuple[str, str]:
-    return NAMES[number % 2], NAMES[1 - number % 2]
+def _by_torchrun(folder: Path, times: int, chance: random.Random) -> Way:
+    """Both store their state and end, and are started at their new sizes."""
+    sizes = {NAMES[0]: MOST, NAMES[1]: SLOTS - MOST}
+    changes = []
+    for number in range(times + 1):
+        with contextlib.ExitStack() as both:
+            ends = [both.enter_context(_torchrun(folder / name, size)) for name, size in sizes.items()]
+            calm = [
+                peers.wait_until_calm(folder / name / "records", size, CALM_STEPS, folder / name / "log")
+                for name, size in sizes.items()
+            ]
+            if number < times:
+                seconds = max(median(durations(t, [(0.0, math.inf)])) for found in calm for t in found.values())
+                changes += [_quiet(sizes, seconds, chance)]
+                for name in sizes:
+                    (folder / name / "stop").touch()
+                for process in ends:
+                    process.wait(PATIENCE_SECONDS)
+        sizes = {name: SLOTS - size for name, size in sizes.items()}
+    return Way(changes, {name: [_joined(_firsts(folder / name / "records", "rank-0-"))] for name in sizes})
 
 
-def _quiet(jobs: Mapping[str, Job], gets: str, chance: random.Random) -> Change:
+def _torchrun(out: Path, size: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    (out / "stop").unlink(missing_ok=True)
+    return peers.started(command(out, size, "--stops"), torchrun_environment(), out / "log")
+
+
+def _quiet(sizes: Sizes, step_seconds: float, chance: random.Random) -> Change:
     """Let both train in peace for a while; the change is due when this returns."""
-    step_seconds = _calm(jobs)
     since = time.monotonic()
     time.sleep((QUIET_STEPS + chance.uniform(0.0, 2.0)) * step_seconds)
-    return Change(gets, {name: job.size for name, job in jobs.items()}, since, time.monotonic())
+    return Change(min(sizes, key=lambda name: sizes[name]), dict(sizes), since, time.monotonic())
 
 
 def _calm(jobs: Mapping[str, Job]) -> float:
@@ -143,10 +175,14 @@ def _calm(jobs: Mapping[str, Job]) -> float:
     return max(job.calm(CALM_STEPS).step_seconds for job in jobs.values())
 
 
-def _joined(runs: Sequence[Job]) -> Trace:
-    """The steps of the first worker of one job after the other."""
-    firsts = [t for job in runs for t in traces(job.records).values() if t.worker.startswith(f"{job.name}-0.")]
-    return Trace(runs[0].name, [step for t in firsts for step in t.steps], [m for t in firsts for m in t.micro_batches])
+def _firsts(records: Path, name: str) -> list[Trace]:
+    """The first worker's, of every start."""
+    return [t for t in traces(records).values() if t.worker.startswith(name)]
+
+
+def _joined(firsts: Sequence[Trace]) -> Trace:
+    """The steps of one process after the other."""
+    return Trace(firsts[0].worker, sorted((step for t in firsts for step in t.steps), key=lambda step: step.at))
 
 
 # -- what they cost -------------------------------------------------------------------------
@@ -163,7 +199,7 @@ def undisturbed(changes: Sequence[Change], lines: Lines) -> dict[tuple[str, int]
 
 
 def changed(change: Change, until: float, lines: Lines, quiet: Mapping[tuple[str, int], float]) -> Changed:
-    """What a change has cost; `until` the next one there are no others."""
+    """What a change has cost; `until` the next one."""
     after = {name: SLOTS - size for name, size in change.sizes.items()}
     ended = 0.0
     for name, size in after.items():
@@ -195,26 +231,20 @@ def _span(steps: Sequence[Finished], began: float, ended: float) -> list[Finishe
     return [before[-1], *(f for f in steps if began < f.at < ended), later[0]]
 
 
-def _report(moves: Sequence[Change], moved: Lines, restarts: Sequence[Change], restarted: Lines) -> Found:
-    ways = {}
-    quiets = {}
-    for way, changes, lines in (("moved", moves, moved), ("restarted", restarts, restarted)):
-        quiets[way] = undisturbed(changes, lines)
-        typical = {key: median(values) for key, values in quiets[way].items()}
-        ends = [c.at for c in changes[1:]] + [float("inf")]
-        ways[way] = [changed(c, end, lines, typical) for c, end in zip(changes, ends, strict=True)]
-    steps = {name: missing_steps(lines, max(f.step for t in lines for f in t.steps)) for name, lines in moved.items()}
-    lost = sum(steps.values())
-    every = [t for lines in moved.values() for t in lines]
-    again = sum(redone(lines) for lines in moved.values())
+def _report(ways: Mapping[str, Way]) -> Found:
+    quiets = {name: undisturbed(way.changes, way.lines) for name, way in ways.items()}
+    costs = {name: _costs(way, quiets[name]) for name, way in ways.items()}
+    lost = {name: sum(_missing(lines) for lines in way.lines.values()) for name, way in ways.items()}
+    twice = {name: sum(repeated_steps(lines) for lines in way.lines.values()) for name, way in ways.items()}
+    again = sum(redone(lines) for lines in ways["moved"].lines.values())
     return Found(
-        tables=(_figures_table(ways, quiets), _ratio_table(ways)),
+        tables=(_figures_table(costs, quiets), _ratio_table(costs)),
         notes=(
             words(f"""
-                {len(moves)} moves; steps lost {lost}, steps done twice by a worker {repeated_steps(every)},
-                micro-batches begun by a second worker {again}. {len(restarts)} restarts; steps lost
-                {sum(missing_steps(t, max(f.step for f in t[0].steps)) for t in restarted.values())}, steps done
-                twice {repeated_steps(t for lines in restarted.values() for t in lines)}.
+                {len(costs["moved"])} moves: steps lost {lost["moved"]}, steps done twice by a worker {twice["moved"]},
+                micro-batches begun by a second worker {again}. {len(costs["restarted"])} restarts: steps lost
+                {lost["restarted"]}, done twice {twice["restarted"]}; {len(costs["by torchrun"])} by torchrun:
+                {lost["by torchrun"]} and {twice["by torchrun"]}.
             """),
             words("""
                 Standing still is the longest time between two finished steps of a worker that stays, less the median
@@ -225,19 +255,30 @@ def _report(moves: Sequence[Change], moved: Lines, restarts: Sequence[Change], r
             words("""
                 Restarted: the best that can be done without moves on the same software. Both jobs are told to stop,
                 store their state after their last step, and are submitted anew, with processes from a warm template,
-                as soon as both have ended, which is looked for every 0.1 s.
+                as soon as both have ended, which is looked for every 0.1 s. By torchrun: the same with
+                DistributedDataParallel, torch.save and two torchruns, started anew as soon as both have ended.
             """),
         ),
-        aims=(Aim("no step lost in planned moves", str(lost), lost == 0),),
+        aims=(Aim("no step lost in planned moves", str(lost["moved"]), lost["moved"] == 0),),
         samples={
-            **{way: [asdict(c) for c in found] for way, found in ways.items()},
+            **{name: [asdict(c) for c in found] for name, found in costs.items()},
             "undisturbed_step_seconds": {
-                f"{way}, {name} on {size}": values
-                for way, found in quiets.items()
-                for (name, size), values in found.items()
+                f"{name}, {job} on {size}": values
+                for name, found in quiets.items()
+                for (job, size), values in found.items()
             },
         },
     )
+
+
+def _costs(way: Way, quiet: Mapping[tuple[str, int], list[float]]) -> list[Changed]:
+    typical = {key: median(values) for key, values in quiet.items()}
+    ends = [c.at for c in way.changes[1:]] + [math.inf]
+    return [changed(c, end, way.lines, typical) for c, end in zip(way.changes, ends, strict=True)]
+
+
+def _missing(lines: Sequence[Trace]) -> int:
+    return missing_steps(lines, max(f.step for t in lines for f in t.steps))
 
 
 def _rows(found: Sequence[Changed]) -> dict[str, list[float]]:
@@ -265,10 +306,11 @@ def _figures_table(
     return Table(("", *FIGURES), tuple((name, *figures(values)) for name, values in rows))
 
 
-def _ratio_table(ways: Mapping[str, Sequence[Changed]]) -> Table:
-    moved, restarted = _rows(ways["moved"]), _rows(ways["restarted"])
+def _ratio_table(costs: Mapping[str, Sequence[Changed]]) -> Table:
+    moved, *others = (_rows(found) for found in costs.values())
     rows = []
     for name, ours in moved.items():
-        ratio, (low, high) = ratio_of_medians(restarted[name], ours)
-        rows.append((name, f"{plain(ratio)} ({plain(low)} to {plain(high)})"))
-    return Table(("restarted over moved", "ratio of medians (95 % interval)"), tuple(rows))
+        ratios = (ratio_of_medians(theirs[name], ours) for theirs in others)
+        rows.append((name, *(f"{plain(ratio)} ({plain(low)} to {plain(high)})" for ratio, (low, high) in ratios)))
+    _, *names = costs
+    return Table(("times as much as moved, ratio of medians (95 % interval)", *names), tuple(rows))

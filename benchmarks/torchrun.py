@@ -37,7 +37,7 @@ def run(options: Options) -> Found:
     out, chance = options.folder / "torchrun", random.Random(options.seed)
     records, log = out / "records", out / "log"
     kills = []
-    with peers.started(_command(out), _environment(), log):
+    with peers.started(command(out, WORKERS), torchrun_environment(), log):
         for _ in range(KILLS_QUICK if options.quick else KILLS):
             calm = peers.wait_until_calm(records, WORKERS, CALM_STEPS, log)
             kills.append(peers.kill_one(calm, chance))
@@ -48,13 +48,14 @@ def run(options: Options) -> Found:
     return _report([_restarted(k.at, end, seen) for k, end in zip(kills, ends, strict=True)], seen, kills[0].at)
 
 
-def _command(out: Path) -> list[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
-    script = [str(SCRIPTS / "ddp.py"), "--out", str(out), "--checkpoint-every", str(CHECKPOINT_EVERY_STEPS)]
+def command(out: Path, workers: int, *options: str) -> list[str]:
+    """The task on so many processes."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    script = [str(SCRIPTS / "ddp.py"), "--out", str(out), "--checkpoint-every", str(CHECKPOINT_EVERY_STEPS), *options]
     return [*torchrun, "--max-restarts=1000", *script]
 
 
-def _environment() -> dict[str, str]:
+def torchrun_environment() -> dict[str, str]:
     # Without it a restart on gloo reads the addresses of the dead and never recovers (pytorch issue 135712).
     return {**environment(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 

@@ -29,6 +29,13 @@ def gradient(
             (wrapped(batch(step, number, batch_size)) * size / MICRO_BATCHES).backward()
 
 
+def agreed(stop: bool) -> bool:
+    """Whether any rank has seen that all are to stop."""
+    flag = torch.tensor(float(stop))
+    dist.all_reduce(flag)
+    return bool(flag)
+
+
 class Loss(torch.nn.Module):
     """What DistributedDataParallel wraps: tokens in, loss out."""
 
@@ -44,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkpoint-every", type=int, default=20)
+    parser.add_argument("--stops", action="store_true", help="with a checkpoint, once there is a file `stop`")
     args = parser.parse_args()
     records = Records(args.out / "records", worker_name())
     records.write(what="started", pid=os.getpid(), rank=int(os.environ["RANK"]))
@@ -56,15 +64,18 @@ def main() -> None:
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
         step = kept["step"] + 1
-    while True:
+    over = False
+    while not over:
         gradient(wrapped, step, records)
         update(model, optimizer)
-        records.step(step)
-        if dist.get_rank() == 0 and step % args.checkpoint_every == 0:
+        records.step(step, size=dist.get_world_size())
+        over = args.stops and agreed((args.out / "stop").exists())
+        if dist.get_rank() == 0 and (over or step % args.checkpoint_every == 0):
             beside = newest.with_suffix(".writing")
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, beside)
             beside.rename(newest)
         step += 1
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
