@@ -17,7 +17,7 @@ from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch, JobSpec, Slot
 from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.sizing import sized
-from unicorn_mgr.planner.table import Table, situation, without_slots
+from unicorn_mgr.planner.table import Foreseen, Table, situation, without_slots
 
 SLOTS_OF_NODE = 8
 MICRO_BATCHES = "1024"
@@ -38,7 +38,7 @@ def incident(nodes: int, jobs: int) -> dict[str, float]:
     planner._table = table = Table(settled)
     after = without_slots(settled, node, node.slots)
     sizes = sizes_of(after)
-    table.answers[situation(after)] = sized(sizes.knapsack, PATIENCE_SECONDS, fallback=sizes.least)
+    table.answers[situation(after)] = Foreseen.of(sizes, sized(sizes.knapsack, PATIENCE_SECONDS, fallback=sizes.least))
     core.handle(e.NodeSilent(node.name, 2.5), NOW)
     outcome, whole = _timed(lambda: core.handle(e.JobHalted(victim, 1.1), NOW))
     lost = next((entry for entry in outcome.entries if isinstance(entry, e.NodeLost)), None)

@@ -223,7 +223,8 @@ def _looked_up(slots: int, jobs: int, seed: int) -> dict[str, float]:
     for key, follower in [(table.situation(lost), lost), *followers[: ENTRIES - 1]]:
         began = cpu_seconds()
         sizes = sizes_of(follower)
-        made.answers[key] = sized(sizes.knapsack, PATIENCE_SECONDS, fallback=sizes.least)
+        found = sized(sizes.knapsack, PATIENCE_SECONDS, fallback=sizes.least)
+        made.answers[key] = table.Foreseen.of(sizes, found)
         filling.append(cpu_seconds() - began)
     foreseen = {key for key, _ in followers}
     if table.situation(lost) not in foreseen:

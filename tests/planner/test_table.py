@@ -12,14 +12,14 @@ from unicorn_mgr.planner.placement import Unplaceable
 from unicorn_mgr.planner.planner import plan, plan_of
 from unicorn_mgr.planner.problem import Demand, Node, Problem
 from unicorn_mgr.planner.sizing import sized
-from unicorn_mgr.planner.table import Known, Table, followers, situation, without_slots
+from unicorn_mgr.planner.table import Foreseen, Known, Table, followers, situation, without_slots
 
 
 def filled(problem: Problem) -> Table:
     table = Table(problem)
     for key, follower in table.missing():
         sizes = sizes_of(follower)
-        table.answers[key] = sized(sizes.knapsack, 10.0, "cbc", sizes.least)
+        table.answers[key] = Foreseen.of(sizes, sized(sizes.knapsack, 10.0, "cbc", sizes.least))
     return table
 
 
@@ -31,12 +31,12 @@ def test_what_was_foreseen_is_what_a_fresh_solution_is(problem: Problem) -> None
     known = Known.of(settled)
     for follower in followers(settled):
         assert known.situation(follower) == situation(follower)
-        sizing = table.look_up(follower)
-        assert sizing is not None, "everything that may happen next is in it"
+        found = table.look_up(follower)
+        assert found is not None, "everything that may happen next is in it"
         fresh = sizes_of(follower)
-        assert sizing == sized(fresh.knapsack, 10.0, "cbc", fresh.least)
+        assert found == Foreseen.of(fresh, sized(fresh.knapsack, 10.0, "cbc", fresh.least))
         try:
-            check(follower, plan_of(follower, fresh, sizing))
+            check(follower, plan_of(follower, found.sizes, found.sizing))
         except Unplaceable:
             check(follower, plan(follower, 10.0))
 

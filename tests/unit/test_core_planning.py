@@ -13,7 +13,7 @@ from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.sizing import sized
-from unicorn_mgr.planner.table import Table
+from unicorn_mgr.planner.table import Foreseen, Table
 
 
 class Planned(World):
@@ -309,7 +309,7 @@ def foreseen(world: Planned) -> Table:
     table = Table(problem_of(world.state, world.settings))
     for key, problem in table.missing():
         sizes = sizes_of(problem)
-        table.answers[key] = sized(sizes.knapsack, 10.0, "cbc", sizes.least)
+        table.answers[key] = Foreseen.of(sizes, sized(sizes.knapsack, 10.0, "cbc", sizes.least))
     return table
 
 

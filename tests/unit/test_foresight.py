@@ -14,7 +14,7 @@ from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.problem import Plan
 from unicorn_mgr.planner.sizing import sized
-from unicorn_mgr.planner.table import Table
+from unicorn_mgr.planner.table import Foreseen, Table
 
 
 class Foreseeing(Planned):
@@ -25,7 +25,7 @@ class Foreseeing(Planned):
         table = Table(self.core.problem)
         for key, problem in table.missing():
             sizes = sizes_of(problem)
-            table.answers[key] = sized(sizes.knapsack, 10.0, "cbc", sizes.least)
+            table.answers[key] = Foreseen.of(sizes, sized(sizes.knapsack, 10.0, "cbc", sizes.least))
         self.planner._table = table
 
     def check_foreseen(self) -> Plan:

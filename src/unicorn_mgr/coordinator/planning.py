@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.placement import Unplaceable
 from unicorn_mgr.planner.planner import plan_of
 from unicorn_mgr.planner.problem import Plan, Problem
@@ -137,11 +136,11 @@ class Planner:
 
     def _looked_up(self, problem: Problem) -> Plan | None:
         tables = [t for t in (self._table, self._whole) if t is not None]
-        sizing = next((found for t in tables if (found := t.look_up(problem)) is not None), None)
-        if sizing is None:
+        foreseen = next((found for t in tables if (found := t.look_up(problem)) is not None), None)
+        if foreseen is None:
             return None
         try:
-            return replace(plan_of(problem, sizes_of(problem), sizing), rung="table")
+            return replace(plan_of(problem, foreseen.sizes, foreseen.sizing), rung="table")
         except Unplaceable:
             return None
 
@@ -159,8 +158,8 @@ class Planner:
                     answered = await self._foresight.ask(Question(follower, self._limit, sizes_only=True))
                 except SolverGone:
                     break
-                assert answered.sizing is not None
-                table.answers[key] = answered.sizing
+                assert answered.foreseen is not None
+                table.answers[key] = answered.foreseen
                 self.counts.table_entries = len(table.answers)
                 if present() != problem:
                     break

@@ -6,6 +6,7 @@ Every function here says what a fact changes, and nothing follows from it yet: t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from unicorn_mgr.coordinator import record_incidents, record_jobs, record_workers
@@ -71,7 +72,10 @@ def _cluster(
             planning = state.planning
             planning.number, planning.situation, planning.reason = number, situation, reason
         case e.PlanReady():
-            state.planning.plan, state.planning.answered_at = event, now
+            # Seats that stay are the job's own, the very same object: to see that they do then costs nothing.
+            own = {name: job.seats for name, job in state.jobs.items()}
+            seats = {job: own[job] if own.get(job) == mine else mine for job, mine in event.seats.items()}
+            state.planning.plan, state.planning.answered_at = replace(event, seats=seats), now
             label = f"{event.rung}|{event.solver}"
             counters = state.counters
             counters.plans[label] = counters.plans.get(label, 0) + 1

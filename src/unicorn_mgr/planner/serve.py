@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 
 from unicorn_mgr.planner import ilp
 from unicorn_mgr.planner.choices import sizes_of
-from unicorn_mgr.planner.knapsack import Sizing
 from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.problem import Plan, Problem
 from unicorn_mgr.planner.sizing import sized
+from unicorn_mgr.planner.table import Foreseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Answer:
     """One of the two."""
 
     plan: Plan | None = None
-    sizing: Sizing | None = None
+    foreseen: Foreseen | None = None
 
 
 QUESTION = TypeAdapter(Question)
@@ -46,7 +46,7 @@ def answer(question: Question, solver: str) -> Answer:
     if not question.sizes_only:
         return Answer(plan=plan(question.problem, question.limit, solver))
     sizes = sizes_of(question.problem)
-    return Answer(sizing=sized(sizes.knapsack, question.limit, solver, sizes.least))
+    return Answer(foreseen=Foreseen.of(sizes, sized(sizes.knapsack, question.limit, solver, sizes.least)))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unicorn_mgr.planner.choices import Holding
+from unicorn_mgr.planner.choices import Holding, Sizes
 from unicorn_mgr.planner.knapsack import Sizing
 from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, domain_of
 
@@ -25,15 +25,32 @@ Kinds = frozenset[tuple[Any, int]]
 """What is counted, and how often."""
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """Sizes for a problem that has not come yet."""
+
+    sizes: Sizes
+    """Of each job only the choice that is taken, so that nothing has to be valued when the problem comes."""
+    sizing: Sizing
+
+    @classmethod
+    def of(cls, sizes: Sizes, sizing: Sizing) -> Foreseen:
+        """Without what was not chosen."""
+        taken = tuple((choice,) for choice in sizing.picked(sizes.knapsack))
+        first = (0,) * len(taken)
+        narrowed = replace(sizes, knapsack=replace(sizes.knapsack, jobs=taken), least=first)
+        return cls(narrowed, replace(sizing, chosen=first))
+
+
 @dataclass(slots=True)
 class Table:
     """Answers for what may follow from `base`."""
 
     base: Problem
-    answers: dict[Situation, Sizing] = field(default_factory=dict)
+    answers: dict[Situation, Foreseen] = field(default_factory=dict)
     _known: Known | None = None
 
-    def look_up(self, problem: Problem) -> Sizing | None:
+    def look_up(self, problem: Problem) -> Foreseen | None:
         """The sizes for exactly this problem, if it was foreseen."""
         known = self._of_base()
         if _rules(problem) != _rules(self.base) or not all(known.wished(d) for d in problem.demands):
