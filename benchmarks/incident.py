@@ -64,7 +64,7 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def _running(nodes: int, jobs: int) -> CoordinatorCore:
-    """All slots are used, by jobs of equal sizes and three weights."""
+    """All slots are used, by jobs that are alike: as good as it gets, so that only the loss moves anybody."""
     settings = Settings()
     core = CoordinatorCore(settings, None, Orders(settings, b"secret"))
     slots = tuple(Slot(i) for i in range(SLOTS_OF_NODE))
@@ -76,7 +76,7 @@ def _running(nodes: int, jobs: int) -> CoordinatorCore:
     share = len(places) // jobs
     for i in range(jobs):
         mine = places[i * share : (i + 1) * share if i + 1 < jobs else len(places)]
-        _begun(core, f"job-{i}", 1.0 + i % 3, dict(enumerate(mine)))
+        _begun(core, f"job-{i}", dict(enumerate(mine)))
     problem = core.problem
     seats = {job: dict(core.state.jobs[job].seats) for job in core.state.jobs}
     core.replay(e.PlanWanted(1, core._outlook.situation(core.state), ""), NOW)
@@ -84,9 +84,9 @@ def _running(nodes: int, jobs: int) -> CoordinatorCore:
     return core
 
 
-def _begun(core: CoordinatorCore, job: str, weight: float, seats: dict[int, tuple[str, int]]) -> None:
+def _begun(core: CoordinatorCore, job: str, seats: dict[int, tuple[str, int]]) -> None:
     workers = [f"{job}/{seat}.0" for seat in seats]
-    core.replay(e.JobSubmitted(job, job, JobSpec(job, size_min=8, size_max=100_000, weight=weight)), NOW)
+    core.replay(e.JobSubmitted(job, job, JobSpec(job, size_min=8, size_max=100_000)), NOW)
     core.replay(e.SlotsAssigned(job, seats, ""), NOW)
     for worker, (node, slot) in zip(workers, seats.values(), strict=True):
         core.replay(e.WorkerOrdered(worker, node, slot, 0, len(seats), 0, (), False, 0, ""), NOW)
