@@ -76,6 +76,7 @@ class Way:
     """All changes that were made in one way, and what the workers wrote meanwhile."""
 
     changes: Sequence[Change]
+    """The last one was not made any more: it tells how both trained after the one before it."""
     lines: Lines
 
 
@@ -113,8 +114,7 @@ def _moved(found: Cluster, jobs: Mapping[str, Job], times: int, chance: random.R
             job.size = MOST if name == heavy else SLOTS - MOST
         time.sleep(QUIET_SECONDS)
         changes += [_quiet({name: job.size for name, job in jobs.items()}, _calm(jobs), chance)]
-    # The last one was only waited for, to see what the one before it has cost.
-    return Way(changes[:-1], {name: list(traces(job.records).values()) for name, job in jobs.items()})
+    return Way(changes, {name: list(traces(job.records).values()) for name, job in jobs.items()})
 
 
 def _restarted(found: Cluster, jobs: Mapping[str, Job], times: int, chance: random.Random) -> Way:
@@ -131,7 +131,8 @@ def _restarted(found: Cluster, jobs: Mapping[str, Job], times: int, chance: rand
         for name, job in newest.items():
             runs[name].append(_submit(found, f"{name}-{number}", name, SLOTS - job.size))
         time.sleep(QUIET_SECONDS)
-    _calm({name: each[-1] for name, each in runs.items()})
+    last = {name: each[-1] for name, each in runs.items()}
+    changes += [_quiet({name: job.size for name, job in last.items()}, _calm(last), chance)]
     written = {name: [t for job in each for t in _firsts(job.records, f"{job.name}-0.")] for name, each in runs.items()}
     return Way(changes, {name: [_joined(found)] for name, found in written.items()})
 
@@ -147,9 +148,9 @@ def _by_torchrun(folder: Path, times: int, chance: random.Random) -> Way:
                 peers.wait_until_calm(folder / name / "records", size, CALM_STEPS, folder / name / "log")
                 for name, size in sizes.items()
             ]
+            seconds = max(median(durations(t, [(0.0, math.inf)])) for found in calm for t in found.values())
+            changes += [_quiet(sizes, seconds, chance)]
             if number < times:
-                seconds = max(median(durations(t, [(0.0, math.inf)])) for found in calm for t in found.values())
-                changes += [_quiet(sizes, seconds, chance)]
                 for name in sizes:
                     (folder / name / "stop").touch()
                 for process in ends:
@@ -273,8 +274,7 @@ def _report(ways: Mapping[str, Way]) -> Found:
 
 def _costs(way: Way, quiet: Mapping[tuple[str, int], list[float]]) -> list[Changed]:
     typical = {key: median(values) for key, values in quiet.items()}
-    ends = [c.at for c in way.changes[1:]] + [math.inf]
-    return [changed(c, end, way.lines, typical) for c, end in zip(way.changes, ends, strict=True)]
+    return [changed(change, following.at, way.lines, typical) for change, following in pairwise(way.changes)]
 
 
 def _missing(lines: Sequence[Trace]) -> int:
