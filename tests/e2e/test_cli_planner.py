@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,20 @@ def test_what_would_be_is_told_and_nothing_touched(
     assert rows[-1].startswith("this plan ")
 
 
+def test_what_a_deadline_would_need_is_told(shell: Shell, here: Path) -> None:
+    """Its file tells what its work is; half a minute is too little for it, and years are enough."""
+    soon = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+    for name, deadline, said in (
+        ("soon", soon, "its deadline can't be kept on the slots there are, so it is planned as if it had none"),
+        ("later", "2099-01-01T00:00:00Z", "its deadline needs 1 slot"),
+    ):
+        written(here, name, model=MODEL, deadline=deadline, steps=100_000)
+        with nothing_changes(shell.cluster):
+            told = shell.json("plan", "--what-if", f"submit {name}.yaml")
+        (job,) = (j for j in told["jobs"] if j["job"] == name)
+        assert said in job["reason"]
+
+
 # -- bad input --------------------------------------------------------------------------------
 
 WANT = 'want "lose NODE", "add N slots", "end JOB", "submit FILE", "job JOB weight=W" (or min=, max=, priority=)'
@@ -205,6 +220,9 @@ MISTAKES = {
     "submit bounds.yaml": "max: 1: want at least min, which is 3",
     "submit negative.yaml": "weight: -1: input should be greater than 0 (negative.yaml)",
     "submit nan.yaml": "weight: nan: input should be a finite number (nan.yaml)",
+    "submit late.yaml": "deadline: 2001-01-31T18:00:00Z: want a date and time to come, with zone, e.g. 2040-",
+    "submit local.yaml": "deadline: 2040-01-31T18:00:00: want a date and time to come, with zone, e.g. 2040-",
+    "submit endless.yaml": "steps: missing; a deadline needs the number of steps to be done by then",
     "submit hole.yaml": "throughput: nothing for 2 slots: add them, or set sizes: [1, 3]",
     "submit falling.yaml": "throughput[2]: 0.5 is less than 1 with 1 slots: want at least that, or 2 left out of ",
     "submit abacus.yaml": "device: 'Abacus' is not known: want one of V100-16GB, ",
@@ -220,6 +238,9 @@ def test_a_mistake_is_one_line_and_changes_nothing(shell: Shell, here: Path, wor
     written(here, "bounds", min=3, max=1)
     written(here, "negative", weight=-1)
     written(here, "nan", weight=float("nan"))
+    written(here, "late", deadline="2001-01-31T18:00:00Z", steps=10)
+    written(here, "local", deadline="2040-01-31T18:00:00", steps=10)
+    written(here, "endless", deadline="2040-01-31T18:00:00Z")
     written(here, "abacus", max=3, model={**MODEL, "device": "Abacus"})
     with nothing_changes(shell.cluster):
         assert shell(*(word.replace("_", " ") for word in words.split())).problem.startswith(MISTAKES[words])
