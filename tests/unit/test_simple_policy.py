@@ -145,3 +145,12 @@ def test_a_running_job_keeps_what_is_left_even_below_its_minimum() -> None:
     plan = solve(1, Demand("gpt", 3, 4, seats={0: ("n0", 0), 1: ("gone", 0), 2: ("gone", 1)}))
     assert plan.seats["gpt"] == {0: ("n0", 0)}
     assert plan.reasons["gpt"] == "waits for 2 slots more, and 0 are free"
+
+
+def test_the_largest_clusters_are_shared_out_at_once() -> None:
+    """Work grows with the slots: with their square this would run into the time limit of the test."""
+    nodes = tuple(Node(f"n{i:04d}", tuple(range(8))) for i in range(8192))
+    plan = FirstComeFirstServed().solve(Problem(nodes, tuple(Demand(f"job-{i}", 8, 65_536) for i in range(100))))
+    sizes = [len(seats) for seats in plan.seats.values()]
+    assert sum(sizes) == 65_536
+    assert max(sizes) - min(sizes) <= 1

@@ -86,7 +86,7 @@ def refined(
     A solver that fails, is missing or runs out of time leaves the best allocation known until then.
     Without `by_core` it is left to the solver.
     """
-    if known.proven:
+    if known.proven or deadline.passed():
         return known
     if len(knapsack.capacities) > 1:
         relaxed, known = _priced(knapsack, relaxed, known, deadline)
