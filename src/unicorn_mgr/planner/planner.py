@@ -44,7 +44,9 @@ class Arrangement:
 def plan(problem: Problem, limit: float = SECONDS_MAX, solver: str = "cbc", clock: Clock = time.monotonic) -> Plan:
     """The best plan that can be found within `limit` seconds, and how good it is known to be.
 
-    The first plan is made whatever the limit; after that nothing is begun that can't be done in time.
+    The first plan is made whatever the limit, so a limit below what that takes (values of all sizes, `bounded`,
+    greedy places: work in proportion to choices and slots) is not kept.  After that nothing is begun once the time
+    is up, and a solver is given only what is left for it by an estimate of its overhead.
     """
     began = clock()
     deadline = Deadline(began + limit, clock)
