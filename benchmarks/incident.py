@@ -1,7 +1,8 @@
-"""What an incident costs the coordinator until its plan is found in the table: a core with all its workers."""
+"""What a look-up in the table of next events costs the coordinator, and filling it: a core with all its workers."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from statistics import median
@@ -16,6 +17,7 @@ from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch, JobSpec, Slot
 from unicorn_mgr.planner.choices import sizes_of
+from unicorn_mgr.planner.problem import Problem
 from unicorn_mgr.planner.sizing import sized
 from unicorn_mgr.planner.table import Foreseen, Table, situation, without_slots
 
@@ -23,6 +25,7 @@ SLOTS_OF_NODE = 8
 MICRO_BATCHES = "1024"
 PATIENCE_SECONDS = 10.0
 REPEATS = 20
+ENTRIES = 8
 NOW = 100.0
 
 T = TypeVar("T")
@@ -35,7 +38,7 @@ def incident(nodes: int, jobs: int) -> dict[str, float]:
     node = settled.nodes[nodes // 2]
     victim = next(d.job for d in settled.demands if any(name == node.name for name, _ in d.seats.values()))
     planner = Planner(PATIENCE_SECONDS)
-    planner._table = table = Table(settled)
+    planner._table = table = Table.of(settled)
     after = without_slots(settled, node, node.slots)
     sizes = sizes_of(after)
     table.answers[situation(after)] = Foreseen.of(sizes, sized(sizes.knapsack, PATIENCE_SECONDS, fallback=sizes.least))
@@ -54,7 +57,31 @@ def incident(nodes: int, jobs: int) -> dict[str, float]:
     made, placing = _timed(lambda: planner._looked_up(core.problem))
     if made is None:
         raise Failed("the plan without the node is not in the table")
-    return {"whole": whole, "problem": again, "look_up": look_up, "plan": placing}
+    base, entry = asyncio.run(_foreseeing(settled, core.problem))
+    return {"whole": whole, "problem": again, "look_up": look_up, "plan": placing, "base": base, "entry": entry}
+
+
+async def _foreseeing(settled: Problem, after: Problem) -> tuple[float, float]:
+    """CPU seconds that the loop pays for the first entry of a table, once there was one, and for each other."""
+    planner = Planner(Settings().plan_seconds)
+    marks: list[float] = []
+
+    async def filled(base: Problem) -> None:
+        def present() -> Problem:
+            marks.append(time.process_time())
+            return base if len(marks) <= ENTRIES + 1 else Problem((), ())
+
+        marks[:] = [time.process_time()]
+        await planner._fill(base, present)
+
+    try:
+        await filled(settled)
+        await filled(after)
+    finally:
+        await planner.stop()
+    if planner.counts.table_entries < ENTRIES:
+        raise Failed("the table could not be filled")
+    return marks[2] - marks[0], (marks[-1] - marks[2]) / (len(marks) - 3)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:

@@ -12,11 +12,11 @@ from unicorn_mgr.planner.placement import Unplaceable
 from unicorn_mgr.planner.planner import plan, plan_of
 from unicorn_mgr.planner.problem import Demand, Node, Problem
 from unicorn_mgr.planner.sizing import sized
-from unicorn_mgr.planner.table import Foreseen, Known, Table, followers, situation, without_slots
+from unicorn_mgr.planner.table import NOTHING, Foreseen, Known, Table, followers, situation, without_slots
 
 
 def filled(problem: Problem) -> Table:
-    table = Table(problem)
+    table = Table.of(problem)
     for key, follower in table.missing():
         sizes = sizes_of(follower)
         table.answers[key] = Foreseen.of(sizes, sized(sizes.knapsack, 10.0, "cbc", sizes.least))
@@ -28,9 +28,8 @@ def filled(problem: Problem) -> Table:
 def test_what_was_foreseen_is_what_a_fresh_solution_is(problem: Problem) -> None:
     settled = after(problem, plan(problem, 10.0))
     table = filled(settled)
-    known = Known.of(settled)
-    for follower in followers(settled):
-        assert known.situation(follower) == situation(follower)
+    for follower in followers(settled, table.known):
+        assert Known.of(follower, table.known).situation == situation(follower)
         found = table.look_up(follower)
         assert found is not None, "everything that may happen next is in it"
         fresh = sizes_of(follower)
@@ -73,7 +72,7 @@ def test_it_answers_for_another_node_of_the_same_kind_only_if_the_same_jobs_are_
 @given(problems(), problems())
 @settings(max_examples=50)
 def test_a_situation_is_the_same_wherever_one_comes_from(before: Problem, problem: Problem) -> None:
-    assert Known.of(before).situation(problem) == situation(problem)
+    assert Known.of(problem, Known.of(before, NOTHING)).situation == situation(problem)
 
 
 def test_domains_that_are_alike_share_an_entry() -> None:

@@ -306,7 +306,7 @@ def test_survivors_go_on_below_their_minimum(world: Planned) -> None:
 
 def foreseen(world: Planned) -> Table:
     """The plans for all that may happen next."""
-    table = Table(problem_of(world.state, world.settings))
+    table = Table.of(problem_of(world.state, world.settings))
     for key, problem in table.missing():
         sizes = sizes_of(problem)
         table.answers[key] = Foreseen.of(sizes, sized(sizes.knapsack, 10.0, "cbc", sizes.least))

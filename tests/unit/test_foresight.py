@@ -22,7 +22,7 @@ class Foreseeing(Planned):
 
     def foresee(self) -> None:
         self.planner = Planner(10.0)
-        table = Table(self.core.problem)
+        table = Table.of(self.core.problem)
         for key, problem in table.missing():
             sizes = sizes_of(problem)
             table.answers[key] = Foreseen.of(sizes, sized(sizes.knapsack, 10.0, "cbc", sizes.least))

@@ -103,31 +103,87 @@ def test_a_process_that_cannot_be_started_leaves_the_simple_answer(
     run(test)
 
 
+SETTLED = Problem(
+    NODES,
+    (
+        demand("light", 1 / 3, seats={0: ("n0", 0)}, members=1),
+        demand("heavy", 2 / 3, seats={i: (f"n{i + 1}", 0) for i in range(5)}, members=5),
+    ),
+)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits before what may happen next is looked at again."""
+    monkeypatch.setattr(planning, "FORESEE_SECONDS", 0.0)
+
+
+async def foreseen(made: Planner, present: Callable[[], Problem], until: Callable[[], bool]) -> None:
+    """Tables are filled until this is so."""
+    enough = asyncio.Event()
+
+    def looked_at() -> Problem:
+        if until():
+            enough.set()
+        return present()
+
+    foreseeing = asyncio.create_task(made.foresee(looked_at))
+    await enough.wait()
+    foreseeing.cancel()
+
+
+def whole(made: Planner, base: Problem) -> bool:
+    return made._whole is not None and made._whole.base is base
+
+
+@pytest.mark.usefixtures("at_once")
 def test_what_was_foreseen_needs_no_process() -> None:
-    settled = Problem(
-        NODES,
-        (
-            demand("light", 1.0, seats={0: ("n0", 0)}, members=1),
-            demand("heavy", 2.0, seats={i: (f"n{i + 1}", 0) for i in range(5)}, members=5),
-        ),
-    )
-
-    foreseen = len(list(Table(settled).missing()))
-
     async def test(made: Planner) -> None:
-        foreseeing = asyncio.create_task(made.foresee(lambda: settled))
-        while made.counts.table_entries < foreseen:
-            await asyncio.sleep(0.01)
+        await foreseen(made, lambda: SETTLED, lambda: whole(made, SETTLED))
+        assert made.counts.table_entries == len(list(Table.of(SETTLED).missing()))
         await made._solver.stop()
-        plan = await made.plan(without_slots(settled, NODES[3], (0,)))
+        plan = await made.plan(without_slots(SETTLED, NODES[3], (0,)))
         assert plan.rung == "table"
         assert plan.proven
         assert sizes(plan) == {"light": 1, "heavy": 4}
-        foreseeing.cancel()
 
-    before = planning.FORESEE_SECONDS
-    planning.FORESEE_SECONDS = 0.0
-    try:
-        run(test)
-    finally:
-        planning.FORESEE_SECONDS = before
+    run(test)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_newer_problem_is_foreseen_before_the_rest_of_the_one_before() -> None:
+    lost = without_slots(SETTLED, NODES[3], (0,))
+
+    async def test(made: Planner) -> None:
+        entries: list[int] = []
+
+        def present() -> Problem:
+            entries.append(made.counts.table_entries)
+            return lost if any(entries) else SETTLED
+
+        await foreseen(made, present, lambda: whole(made, lost))
+        assert max(entries[: entries.index(0, entries.index(1))]) == 1
+        assert (await made.plan(without_slots(lost, NODES[4], (0,)))).rung == "table"
+
+    run(test)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_foresight_that_was_killed_goes_on_with_the_next_problem() -> None:
+    lost = without_slots(SETTLED, NODES[3], (0,))
+
+    async def test(made: Planner) -> None:
+        killed: list[asyncio.subprocess.Process] = []
+
+        def present() -> Problem:
+            process = made._foresight._process
+            if not killed and made.counts.table_entries and process is not None:
+                os.kill(process.pid, signal.SIGKILL)
+                killed.append(process)
+            return lost if killed and process is not killed[0] else SETTLED
+
+        await foreseen(made, present, lambda: whole(made, lost))
+        assert killed[0].returncode == -signal.SIGKILL
+        assert (await made.plan(SETTLED)).proven, "who solves what has happened is another process"
+
+    run(test)

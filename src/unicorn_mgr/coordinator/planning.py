@@ -124,7 +124,7 @@ class Planner:
         made = self._looked_up(problem)
         if made is None:
             try:
-                made = (await self._solver.ask(Question(problem, self._limit))).plan
+                made = (await self._solver.ask(Question(self._limit, problem))).plan
             except SolverGone as gone:
                 log.warning("the planner has failed", error=str(gone), consequence="jobs that were hit shrink")
                 made = replace(FirstComeFirstServed().solve(problem), rung="shrink", note=str(gone))
@@ -145,31 +145,34 @@ class Planner:
             return None
 
     async def foresee(self, present: Callable[[], Problem]) -> None:
-        """Keep the table of next events full, for ever."""
+        """Keep the table of next events full, for ever.  `present` is the same object while nothing has changed."""
         while True:
             await asyncio.sleep(FORESEE_SECONDS)
-            problem = present()
-            if self._table is not None and self._table.base == problem:
-                continue
-            self._table = table = Table(problem)
-            self.counts.table_entries = 0
-            for key, follower in table.missing():
-                try:
-                    answered = await self._foresight.ask(Question(follower, self._limit, sizes_only=True))
-                except SolverGone:
-                    break
-                assert answered.foreseen is not None
-                table.answers[key] = answered.foreseen
-                self.counts.table_entries = len(table.answers)
-                if present() != problem:
-                    break
-            else:
+            base = present()
+            if self._table is None or self._table.base is not base:
+                await self._fill(base, present)
+
+    async def _fill(self, base: Problem, present: Callable[[], Problem]) -> None:
+        """The solver is told the problem once, and lists what may follow: that is too much for the loop."""
+        self._table = table = Table.of(base, self._table)
+        self.counts.table_entries = 0
+        question = Question(self._limit, base, foresee=True)
+        while present() is base:
+            try:
+                answered = await self._foresight.ask(question)
+            except SolverGone:
+                return
+            if answered.foreseen is None:
                 self._whole = table
+                return
+            table.answers[answered.situation] = answered.foreseen
+            self.counts.table_entries = len(table.answers)
+            question = Question(self._limit, foresee=True)
 
     async def start(self) -> None:
         """Have the solver ready before it is needed."""
         with contextlib.suppress(SolverGone):
-            await self._solver.ask(Question(Problem((), ()), self._limit))
+            await self._solver.ask(Question(self._limit, Problem((), ())))
 
     async def stop(self) -> None:
         """End its processes."""

@@ -2,12 +2,16 @@
 
 So a solver that hangs or crashes takes nobody along, and planning takes no time of the coordinator's
 loop.  It is started by the coordinator and ends when its standard input does.
+
+A problem is answered with its plan.  Or it is told once, and what may happen next is then answered one
+event at a time: whoever asks may tell a newer problem at any time.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
@@ -16,37 +20,51 @@ from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.problem import Plan, Problem
 from unicorn_mgr.planner.sizing import sized
-from unicorn_mgr.planner.table import Foreseen
+from unicorn_mgr.planner.table import Foreseen, Situation, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A problem, and how long its answer may take."""
+    """How long an answer may take, and to what."""
 
-    problem: Problem
     limit: float
-    sizes_only: bool = False
-    """Sizes for the table of next events; places are found when they are needed."""
+    problem: Problem | None = None
+    """None: the one that was told before."""
+    foresee: bool = False
+    """Sizes for one more of the situations that may follow from it; places are found when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One of the two."""
+    """A plan; or sizes and what for; or nothing: all has been foreseen."""
 
     plan: Plan | None = None
     foreseen: Foreseen | None = None
+    situation: Situation = ""
 
 
 QUESTION = TypeAdapter(Question)
 ANSWER = TypeAdapter(Answer)
 
 
-def answer(question: Question, solver: str) -> Answer:
-    """The answer."""
-    if not question.sizes_only:
-        return Answer(plan=plan(question.problem, question.limit, solver))
-    sizes = sizes_of(question.problem)
-    return Answer(foreseen=Foreseen.of(sizes, sized(sizes.knapsack, question.limit, solver, sizes.least)))
+@dataclass(slots=True)
+class Solving:
+    """Answers one question after the other."""
+
+    solver: str
+    _followers: Iterator[tuple[Situation, Problem]] = field(default_factory=lambda: iter(()))
+
+    def answer(self, question: Question) -> Answer:
+        """The answer."""
+        if question.problem is not None:
+            if not question.foresee:
+                return Answer(plan(question.problem, question.limit, self.solver))
+            self._followers = Table.of(question.problem).missing()
+        for situation, problem in self._followers:
+            sizes = sizes_of(problem)
+            sizing = sized(sizes.knapsack, question.limit, self.solver, sizes.least)
+            return Answer(foreseen=Foreseen.of(sizes, sizing), situation=situation)
+        return Answer()
 
 
 def main() -> None:
@@ -54,9 +72,9 @@ def main() -> None:
     sys.stdout.buffer.write(b"ready\n")
     sys.stdout.buffer.flush()
     # Without any, the bounds alone answer, with their gap.
-    solver = next(iter(ilp.available()), "cbc")
+    solving = Solving(next(iter(ilp.available()), "cbc"))
     for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(ANSWER.dump_json(answer(QUESTION.validate_json(line), solver)) + b"\n")
+        sys.stdout.buffer.write(ANSWER.dump_json(solving.answer(QUESTION.validate_json(line))) + b"\n")
         sys.stdout.buffer.flush()
 
 
