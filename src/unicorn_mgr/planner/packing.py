@@ -6,13 +6,15 @@ the slots of a job on a node; whole replicas are integers of them, per node or p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import pulp
 
 from unicorn_mgr.planner import ilp
 from unicorn_mgr.planner.deadline import Deadline
-from unicorn_mgr.planner.placement import Room, Seats, Unplaceable, Wish, kept_seats
+from unicorn_mgr.planner.placement import Room, Seats, Unplaceable, Wish, own_replicas
 from unicorn_mgr.planner.problem import Node, Problem, domain_of
 
 VARIABLES_MAX = 20_000
@@ -50,14 +52,15 @@ def packed(problem: Problem, wishes: Sequence[Wish], deadline: Deadline, solver:
 
 
 def _kept(wish: Wish, share: Shares, nodes: Mapping[str, Node]) -> Seats:
-    """Its own seats, as many on each node as it is to have there."""
+    """Its own seats, no more on each node than it is to have there."""
     kept: Seats = {}
-    left = dict(share)
-    for seat, (name, slot) in kept_seats(wish, nodes, whole=False).items():
-        if left.get(name, 0) > 0:
-            left[name] -= 1
-            kept[seat] = (name, slot)
-    return kept
+    left = Counter(share)
+    for replica in chain.from_iterable(own_replicas(wish, nodes).values()):
+        needed = Counter(wish.demand.seats[seat][0] for seat in replica)
+        if needed <= left:
+            left -= needed
+            kept.update((seat, wish.demand.seats[seat]) for seat in replica)
+    return dict(sorted(kept.items()))
 
 
 def _shares(room: Room, wishes: Sequence[Wish], deadline: Deadline, solver: str) -> list[Shares]:

@@ -16,7 +16,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice
 from operator import itemgetter
 
 from unicorn_mgr.planner.choices import Grade
@@ -81,16 +81,29 @@ class Wish:
         return NEAR if domain_of(node) in domains else FAR
 
 
-def kept_seats(wish: Wish, nodes: Mapping[str, Node], *, whole: bool = True) -> Seats:
-    """Of its own, the most it may keep: whole replicas, where it has many, the lowest seats there."""
-    mine: dict[str, list[int]] = {}
+def own_replicas(wish: Wish, nodes: Mapping[str, Node]) -> dict[str, list[list[int]]]:
+    """The seats of each whole replica that it may keep, by the cell it is in, the lowest first."""
+    size = wish.demand.replica
+    replicas: dict[int, list[tuple[int, str]]] = {}
     for seat, (name, slot) in sorted(wish.demand.seats.items()):
-        if name in nodes and slot in nodes[name].slots and wish.served_by(nodes[name]):
-            mine.setdefault(wish.cell(nodes[name]), []).append(seat)
-    replica, left, kept = wish.demand.replica if whole else 1, wish.size, []
-    for cell in sorted(mine, key=lambda c: (-len(mine[c]), min(mine[c]))):
-        most = min(len(mine[cell]), left) // replica * replica
-        kept += mine[cell][:most]
+        node = nodes.get(name)
+        if node is not None and slot in node.slots and wish.served_by(node):
+            replicas.setdefault(seat // size, []).append((seat, wish.cell(node)))
+    found: dict[str, list[list[int]]] = {}
+    for members in replicas.values():
+        cell = members[0][1]
+        if len(members) == size and all(c == cell for _, c in members):
+            found.setdefault(cell, []).append([seat for seat, _ in members])
+    return found
+
+
+def kept_seats(wish: Wish, nodes: Mapping[str, Node]) -> Seats:
+    """Of its own, the most it may keep: whole replicas, where it has many, the lowest seats there."""
+    mine = own_replicas(wish, nodes)
+    left, kept = wish.replicas, []
+    for cell in sorted(mine, key=lambda c: (-len(mine[c]), mine[c][0])):
+        most = min(len(mine[cell]), left)
+        kept += [seat for replica in mine[cell][:most] for seat in replica]
         left -= most
     return {seat: wish.demand.seats[seat] for seat in sorted(kept)}
 
@@ -146,12 +159,17 @@ class Room:
         return {n.name: len(self.free[n.name]) for n in there if wish.served_by(n)}
 
     def fill(self, wish: Wish, seats: Seats, slots: Mapping[str, int]) -> None:
-        """New seats, until it has so many slots on each of these nodes."""
+        """New seats, until it has so many slots on each of these nodes; those of a replica are numbered on."""
         taken = wish.demand.barred | wish.demand.occupied | seats.keys()
-        numbers = (n for n in count() if n not in taken)
+        size = wish.demand.replica
+        replicas = (range(first, first + size) for first in count(0, size))
+        numbers = chain.from_iterable(r for r in replicas if taken.isdisjoint(r))
         has = Counter(name for name, _ in seats.values())
-        for name, wanted in slots.items():
-            for number in islice(numbers, wanted - has[name]):
+        cells: dict[str, list[str]] = {}
+        for name in slots:
+            cells.setdefault(wish.cell(self.nodes[name]), []).append(name)
+        for name in chain.from_iterable(cells.values()):
+            for number in islice(numbers, slots[name] - has[name]):
                 seats[number] = (name, self.free[name].pop(0))
             self._open(domain_of(self.nodes[name]))
 

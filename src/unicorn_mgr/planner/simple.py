@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, islice
 
-from unicorn_mgr.planner.problem import Demand, Place, Plan, Problem
+from unicorn_mgr.planner.problem import Demand, Place, Plan, Problem, domain_of
 from unicorn_mgr.planner.reasons import ALL, NO_MORE, SILENT, slots
 
 
@@ -16,28 +17,38 @@ class FirstComeFirstServed:
     def solve(self, problem: Problem) -> Plan:
         """A plan that moves nothing which can stay."""
         usable = set(problem.places)
-        seats = {d.job: {s: p for s, p in sorted(d.seats.items()) if p in usable} for d in problem.demands}
-        free = _Free(usable.difference(p for mine in seats.values() for p in mine.values()))
+        seats = {d.job: _kept(d, usable) for d in problem.demands}
+        domains = {n.name: domain_of(n) for n in problem.nodes}
+        free = _Free(usable.difference(p for mine in seats.values() for p in mine.values()), domains)
         seatings = [_Seating(d, seats[d.job], free) for d in problem.demands]
         for seating in seatings:
             demand, mine = seating.demand, seating.mine
             begins = mine or demand.size_min <= free.count
-            while demand.may_grow and begins and free.count and len(mine) < demand.size_min:
-                seating.give()
+            while demand.may_grow and begins and len(mine) < demand.size_min and seating.give():
+                pass
         growing = [s for s in seatings if s.demand.may_grow and len(s.mine) >= s.demand.size_min]
         while free.count and growing:
-            growing = [s for s in growing if len(s.mine) < s.demand.size_max - len(s.demand.barred)]
-            for seating in growing:
-                if free.count:
-                    seating.give()
+            most = [s.demand.size_max - len(s.demand.barred) for s in growing]
+            growing = [s for s, m in zip(growing, most, strict=True) if len(s.mine) + s.demand.replica <= m]
+            growing = [s for s in growing if s.give()]
         return Plan(seats, {d.job: _reason(d, len(seats[d.job]), free.count) for d in problem.demands})
+
+
+def _kept(demand: Demand, usable: set[Place]) -> dict[int, Place]:
+    """Its own seats that are left, of a replica of several slots all or none."""
+    left = {s: p for s, p in sorted(demand.seats.items()) if p in usable}
+    whole = Counter(s // demand.replica for s in left)
+    return {s: p for s, p in left.items() if whole[s // demand.replica] == demand.replica}
 
 
 class _Free:
     """Slots that nobody has, by node."""
 
-    def __init__(self, places: set[Place]) -> None:
+    def __init__(self, places: set[Place], domains: Mapping[str, str]) -> None:
         self.count = len(places)
+        self._domains = domains
+        self._cells: dict[str, list[list[str]]] = {}
+        self._searched: Counter[tuple[str, int]] = Counter()
         self.nodes = sorted({node for node, _ in places})
         self._slots: dict[str, list[int]] = {node: [] for node in self.nodes}
         for node, slot in sorted(places, reverse=True):
@@ -52,6 +63,23 @@ class _Free:
         """Its lowest slot."""
         self.count -= 1
         return node, self._slots[node].pop()
+
+    def replica(self, within: str, size: int) -> list[Place]:
+        """So many slots within a node or domain; none if there is no such room any more.
+
+        Room only ever becomes less, so each cell is looked at once per size.
+        """
+        if within not in self._cells:
+            cells: dict[str, list[str]] = {}
+            for node in self.nodes:
+                cells.setdefault(node if within == "node" else self._domains[node], []).append(node)
+            self._cells[within] = list(cells.values())
+        for nodes in self._cells[within][self._searched[within, size] :]:
+            if sum(len(self._slots[n]) for n in nodes) >= size:
+                holding = (n for n in nodes for _ in range(len(self._slots[n])))
+                return [self.take(n) for n in islice(list(holding), size)]
+            self._searched[within, size] += 1
+        return []
 
     def first(self, index: int) -> int:
         """The first node from there on that has a slot left; looked up in constant time, all in all."""
@@ -76,14 +104,22 @@ class _Seating:
         heapify(self._crowds)
         self._index = 0
         # A seat whose worker has yet to leave keeps its number until it has.
-        held = demand.barred | demand.occupied
-        self._numbers = (s for s in count() if s not in held and s not in mine)
+        held, size = demand.barred | demand.occupied, demand.replica
+        replicas = (range(first, first + size) for first in count(0, size))
+        self._numbers = (r for r in replicas if held.isdisjoint(r) and mine.keys().isdisjoint(r))
 
-    def give(self) -> None:
-        """One more seat."""
+    def give(self) -> bool:
+        """One more seat, or those of one more replica; False if there is no room."""
+        if self.demand.replica > 1:
+            places = self._free.replica(self.demand.within, self.demand.replica)
+            self.mine.update(zip(next(self._numbers), places, strict=True) if places else ())
+            return bool(places)
+        if not self._free.count:
+            return False
         crowd, node = self._emptiest()
-        self.mine[next(self._numbers)] = self._free.take(node)
+        self.mine[next(self._numbers)[0]] = self._free.take(node)
         heappush(self._crowds, (crowd + 1, node))
+        return True
 
     def _emptiest(self) -> tuple[int, str]:
         while (index := self._free.first(self._index)) < len(self._free.nodes):
