@@ -165,6 +165,13 @@ class JobDrill:
     drill: Drill = field(default_factory=Drill)
 
 
+AXES = ("shard", "tensor")
+"""Along which a copy of the model may be split over workers; neighbours along the last are closest."""
+
+DATA_AXES = ("shard",)
+"""Of these, along which workers compute different micro-batches."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
     """What a job's throughput can be predicted from; 0 where it is not known."""
@@ -221,6 +228,8 @@ class JobSpec:
     """Who gets its minimum first when not all can; higher is first."""
     replica_size: int = 0
     """Slots that hold one copy of the state; a job has whole ones only; 0: one."""
+    replica: dict[str, int] = field(default_factory=dict)
+    """Of a job that attaches: the axes of `AXES` along which a copy is split over workers; empty: it is not."""
     replica_within: str = ""
     """What a replica must not reach beyond: node, or domain; empty: node."""
     domains: int = 0

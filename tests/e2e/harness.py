@@ -162,6 +162,7 @@ class Cluster:
         size_min: int = 1,
         drills: tuple[str, ...] = (),
         command: list[str] | None = None,
+        script: Path = SCRIPT,
         **spec: Any,
     ) -> Job:
         """Submit the training script, or another command, and return at once."""
@@ -175,7 +176,7 @@ class Cluster:
                 uuid.uuid4().hex,
                 JobSpec(
                     name=name,
-                    command=tuple(command or [sys.executable, str(SCRIPT), "--out", str(out), *arguments]),
+                    command=tuple(command or [sys.executable, str(script), "--out", str(out), *arguments]),
                     environment={**passed_environment(environment(), []), "UNICORN_GATES": str(gates)},
                     directory=str(self.folder),
                     size_min=size_min,

@@ -56,6 +56,18 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "no such program here": ((*RUN, "--", "./train.sh"), "command: ./train.sh: there is no such program in {here}"),
     "no such workdir": ((*RUN, "--workdir", "nowhere", *SCRIPT), "workdir: {here}/nowhere: there is no such directory"),
     "min above max": ((*RUN, "--min", "4", "--max", "2", *SCRIPT), "max: 2: want at least min, which is 4"),
+    "an axis that is none": (
+        (*RUN, "--replica", "width=2", *SCRIPT),
+        "--replica: width=2: want axes among shard, tensor and workers, e.g. shard=2,tensor=2",
+    ),
+    "an axis without a size": (
+        (*RUN, "--replica", "shard", *SCRIPT),
+        "--replica: shard: want axes among shard, tensor and workers, e.g. shard=2,tensor=2",
+    ),
+    "half a replica": (
+        (*RUN, "--min", "1", "--max", "2", "--replica", "shard=2", *SCRIPT),
+        "min: 1: want whole replicas of 2 slots: 2 or 4",
+    ),
     "no workers": ((*RUN, "--min", "0", *SCRIPT), "min: 0: want 1 to 100000"),
     "a name of words": (("run", "--name", "my gpt", *SCRIPT), "name: my gpt: want 1 to 63 letters, digits, - and _"),
     "weightless": ((*RUN, "--weight", "0", *SCRIPT), "weight: 0.0: want a number above 0"),

@@ -85,6 +85,8 @@ def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
         ("name: gpt\ncommand: [x]\nweight: -1\n", "weight: -1: input should be greater than 0"),
         ("name: gpt\ncommand: [x]\nweight: .nan\n", "weight: nan: input should be a finite number"),
         ("name: gpt\ncommand: [x]\nmin: 0\n", "min: 0: input should be greater than or equal to 1"),
+        ("name: gpt\ncommand: [x]\nreplica: {width: 2}\n", "replica.width.[key]: 'width': input should be 'shard' or"),
+        ("name: gpt\ncommand: [x]\nreplica: {shard: 0}\n", "replica.shard: 0: input should be greater than or equal"),
         (
             "name: gpt\ncommand: [x]\ndeadline: soon\n",
             "deadline: soon: want a date and time to come, with zone, e.g. 2040-",
@@ -120,6 +122,13 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("steps: 100\n", "deadline: missing; steps are told to be done by then"),
         ("min: 4\nmax: 8\nsizes: [3]\n", "sizes: 3 is not allowed: want one of 3 from 4 to 8"),
         ("min: 1\nmax: 3\nreplica_size: 4\n", "max: no multiple of replica_size 4"),
+        ("min: 4\nmax: 6\nreplica: {shard: 4}\n", "max: 6: want whole replicas of 4 slots: 4 or 8"),
+        ("min: 1\nmax: 4\nreplica: {shard: 2}\n", "min: 1: want whole replicas of 2 slots: 2 or 4"),
+        ("min: 4\nmax: 4\nreplica: {shard: 2}\nreplica_size: 4\n", "replica_size: 4: want 2, as replica has"),
+        (
+            "min: 2\nmax: 2\nreplica: {shard: 2}\ncheckpoint: {url: /x}\n",
+            "checkpoint: /x: want none: split models can't be stored yet",
+        ),
         ("max: 4\nthroughput: {1: 1.0, 2: 0.5, 3: 2.0, 4: 3.0}\n", "throughput[2]: 0.5 is less than 1 with 1 slots"),
         ("max: 4\nthroughput: {1: 1.0, 4: 3.0}\n", "throughput: nothing for 2, 3 slots: add them"),
         (

@@ -79,7 +79,7 @@ def test_a_restarted_gang_never_reads_the_addresses_of_the_one_before() -> None:
     second = Caller(1, first.stores)
     assert second("a", "get", "address") == {}
     assert list(second("b", "set", "address", values=(b"new",)))
-    assert list(first.stores.stores) == [("gpt", 1)], "the store of the start before is gone"
+    assert list(first.stores.stores) == [("gpt", 0, 1)], "the store of the start before is gone"
 
 
 def test_an_ended_job_leaves_nothing_to_the_next_of_its_name() -> None:

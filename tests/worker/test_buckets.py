@@ -83,6 +83,7 @@ class _Group:
 
 def launched() -> tuple[Bucket, _Operation]:
     group, bucket = _Group(), Bucket(torch.ones(3))
+    bucket.load()
     bucket.launch(group)
     return bucket, group.operations[0]
 
@@ -105,6 +106,7 @@ def test_what_an_abandoned_operation_may_still_write_to_is_left_to_it(done: bool
     assert not bucket.complete
     assert not bucket.settle()
     assert bucket.local.tolist() == [1, 1, 1]
+    bucket.load()
     bucket.launch(_Group())
     assert bucket.reduced.tolist() == [1, 1, 1]
 
@@ -126,6 +128,7 @@ def test_a_sum_is_kept_until_the_next_launch_of_its_bucket() -> None:
     assert (bucket.kept, bucket.complete) == (True, False)
     bucket.open()
     assert bucket.kept
+    bucket.load()
     bucket.launch(_Group())
     assert not bucket.kept
 

@@ -39,7 +39,7 @@ class Bench:
 
     def form_until_symptom(self) -> str:
         """Form; when a symptom has been told, a newer epoch frees it."""
-        former = threading.Thread(target=self.membership.form, args=(Holdings(),), daemon=True)
+        former = threading.Thread(target=self.membership.form, args=(EPOCH, Holdings()), daemon=True)
         former.start()
         symptoms: list[Symptom] = []
 

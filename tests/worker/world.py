@@ -95,16 +95,18 @@ class Seat:
         self._name = name
         self._epoch = Epoch()
 
-    def newer(self) -> bool:
-        return self._world.epoch > self._epoch
+    def newer(self) -> Epoch | None:
+        return self._world.epoch if self.overtaken() else None
 
     def overtaken(self) -> bool:
-        return self.newer()
+        return self._world.epoch > self._epoch
 
-    def form(self, holdings: Holdings) -> Formation | None:
+    def form(self, epoch: Epoch, holdings: Holdings) -> Formation | None:
         world, donor = self._world, self.donor
         assert donor is not None
-        self._epoch, members = world.epoch, world.members
+        self._epoch, members = epoch, world.members
+        if world.epoch != epoch:
+            return None
         donor.open(self._epoch, "secret")
         published = world.published.setdefault(self._epoch, {})
         with world.changed:
@@ -126,13 +128,19 @@ class Seat:
         return self.formation
 
     def wait(self, ready: Callable[[], bool]) -> bool:
-        return self._world.hand_over(lambda: ready() or self.newer()) and ready()
+        return self._world.hand_over(lambda: ready() or self.overtaken()) and ready()
+
+    def wait_out(self, ready: Callable[[], bool]) -> None:
+        self._world.hand_over(ready)
 
     def await_news(self) -> None:
-        self._world.hand_over(self.newer)
+        self._world.hand_over(self.overtaken)
+
+    def asked_to_leave(self) -> bool:
+        return False
 
     def leave(self, applied: int) -> bool:
-        return False
+        raise AssertionError(f"nobody was asked to leave after step {applied}")
 
     def wake(self) -> None:
         self._world.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,6 +67,9 @@ def _to_come(deadline: datetime) -> datetime:
     return deadline
 
 
+Axis = Literal["shard", "tensor"]
+
+
 class JobFile(_Strict):
     """A job."""
 
@@ -87,8 +91,10 @@ class JobFile(_Strict):
     """Most slots it can use; as min if not given."""
     sizes: list[Count] = []
     """Only these numbers of slots; empty: all between min and max."""
-    replica_size: Count = 1
-    """Slots that hold one copy of the state; a job has whole ones only."""
+    replica: dict[Axis, Count] = {}
+    """Of a job that attaches: the axes along which a copy of its model is split over workers, e.g. {shard: 4}."""
+    replica_size: Count | None = None
+    """Slots that hold one copy of the state, where `replica` does not say; a job has whole ones only."""
     replica_within: Literal["node", "domain"] = "node"
     """What a replica must not reach beyond."""
     domains: Count = 2
@@ -156,7 +162,8 @@ def _spec(job: JobFile, folder: Path) -> JobSpec:
         weight=job.weight,
         priority=job.priority,
         sizes=tuple(job.sizes),
-        replica_size=job.replica_size,
+        replica={str(axis): size for axis, size in job.replica.items()},
+        replica_size=job.replica_size or math.prod(job.replica.values()),
         replica_within=job.replica_within,
         domains=job.domains,
         throughput=dict(job.throughput),

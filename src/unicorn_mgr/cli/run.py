@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -34,7 +35,7 @@ from unicorn_mgr.cli.output import Output, follow
 from unicorn_mgr.cli.progress import Progress
 from unicorn_mgr.cli.show import note, say
 from unicorn_mgr.coordinator.admission import Rejected, check_spec
-from unicorn_mgr.model import Drill, JobDrill, JobSpec
+from unicorn_mgr.model import AXES, Drill, JobDrill, JobSpec
 
 _PASSED = re.compile(
     r"(PATH|VIRTUAL_ENV|PYTHON\w*|LD_LIBRARY_PATH|LANG|LC_\w+|TZ|HOME|CONDA_PREFIX)"
@@ -52,6 +53,12 @@ def register(app: typer.Typer) -> None:
         name: str = typer.Option(..., "--name", help="The job's name, unique among running ones."),
         size_min: int = typer.Option(1, "--min", help="Fewest workers it can train with."),
         size_max: int | None = typer.Option(None, "--max", help="Most workers it can use; as --min if not given."),
+        replica: str = typer.Option(
+            "",
+            "--replica",
+            metavar="AXIS=N,...",
+            help="Split each copy of the model over workers, e.g. shard=2,tensor=2.",
+        ),
         weight: float = typer.Option(1.0, "--weight", help="Its worth against other jobs."),
         checkpoint: str = typer.Option("", "--checkpoint", metavar="URL", help="Directory or fsspec URL."),
         checkpoint_every: int = typer.Option(0, "--checkpoint-every", metavar="STEPS", help="Steps between two."),
@@ -61,9 +68,7 @@ def register(app: typer.Typer) -> None:
         no_snapshot: bool = typer.Option(False, "--no-snapshot", help="Run on the files as they are, not on a copy."),
         detach: bool = typer.Option(False, "--detach", help="Submit and leave."),
         observe: bool = typer.Option(False, "--observe", help="Detect failures of this job, never act."),
-        skip_poison: bool = typer.Option(
-            False, "--skip-poison", help="Go on without a micro-batch that kills workers."
-        ),
+        skip_poison: bool = typer.Option(False, "--skip-poison", help="Go on without micro-batches that kill."),
         inexact: bool = typer.Option(False, "--inexact", help="Its data can't be addressed by number."),
         stall_seconds: float = typer.Option(
             0.0, "--stall-seconds", help="Least time without progress that is a stall."
@@ -74,10 +79,7 @@ def register(app: typer.Typer) -> None:
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
     ) -> None:
-        """Submit a job, show its output, end with its exit code.
-
-        Ctrl-C asks whether to cancel it or to leave it running.
-        """
+        """Submit a job, show its output, end with its exit code; Ctrl-C asks whether to cancel it."""
         spec = JobSpec(
             name=name,
             command=tuple(command or ()),
@@ -85,6 +87,8 @@ def register(app: typer.Typer) -> None:
             directory=str((workdir or Path.cwd()).resolve()),
             size_min=size_min,
             size_max=size_min if size_max is None else size_max,
+            replica=(axes := parse_replica(replica)),
+            replica_size=math.prod(axes.values()),
             weight=weight,
             checkpoint_url=checkpoint if "://" in checkpoint or not checkpoint else str(Path(checkpoint).resolve()),
             checkpoint_every_steps=checkpoint_every,
@@ -99,6 +103,17 @@ def register(app: typer.Typer) -> None:
         )
         check(spec, named=lambda field: field.replace("_", "-"))
         launch(spec, Client(coordinator, tls), not no_snapshot, detach)
+
+
+def parse_replica(text: str) -> dict[str, int]:
+    """Axes and sizes of `shard=2,tensor=2`; empty for an empty text.  Raises `Problem`."""
+    axes: dict[str, int] = {}
+    for item in text.split(",") if text else ():
+        name, _, size = item.partition("=")
+        if name not in AXES or name in axes or not size.isdecimal() or int(size) < 1:
+            raise Problem(f"--replica: {item}: want axes among {', '.join(AXES)} and workers, e.g. shard=2,tensor=2")
+        axes[name] = int(size)
+    return axes
 
 
 def launch(spec: JobSpec, client: Client, snapshot: bool, detach: bool) -> None:

@@ -23,7 +23,7 @@ from unicorn_mgr.messages import (
     SetWishes,
     UndrainNode,
 )
-from unicorn_mgr.model import FAULTS, PLACES, Drill, JobSpec
+from unicorn_mgr.model import AXES, FAULTS, PLACES, Drill, JobSpec
 from unicorn_mgr.profiles.problem import ProfileError
 
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")
@@ -85,6 +85,7 @@ def _of_training(spec: JobSpec) -> Rules:
 def _of_planning(spec: JobSpec) -> Rules:
     priority, needed, deadline = spec.priority, spec.throughput_min, spec.deadline
     yield 0 <= spec.replica_size <= SIZE_MAX, "replica_size", spec.replica_size, f"want 1 to {SIZE_MAX}"
+    yield from _of_replica(spec)
     yield spec.replica_within in ("", "node", "domain"), "replica_within", spec.replica_within, "want node or domain"
     yield 0 <= spec.domains <= SIZE_MAX, "domains", spec.domains, f"want 1 to {SIZE_MAX}"
     yield abs(priority) <= PRIORITY_MAX, "priority", priority, f"want -{PRIORITY_MAX} to {PRIORITY_MAX}"
@@ -98,6 +99,22 @@ def _of_planning(spec: JobSpec) -> Rules:
         "missing; a deadline needs the number of steps to be done by then",
     )
     yield not spec.steps or deadline > 0, "deadline", "", "missing; steps are told to be done by then"
+
+
+def _of_replica(spec: JobSpec) -> Rules:
+    """Only whole replicas can be had."""
+    if not spec.replica:
+        return
+    size = math.prod(spec.replica.values())
+    yield not spec.checkpoint_url, "checkpoint", spec.checkpoint_url, "want none: split models can't be stored yet"
+    for axis, along in spec.replica.items():
+        yield axis in AXES, "replica", axis, f"want {' or '.join(AXES)}"
+        yield 1 <= along <= SIZE_MAX, f"replica.{axis}", along, "want at least 1"
+    yield spec.replica_size == size, "replica_size", spec.replica_size, f"want {size}, as replica has"
+    for field, slots in (("min", spec.size_min), ("max", spec.size_max)):
+        below = max(slots // size, 1) * size
+        wanted = f"want whole replicas of {size} slots: {below} or {below + size}"
+        yield slots % size == 0, field, slots, wanted
 
 
 _DURATION = "want a number of seconds, at least 0"

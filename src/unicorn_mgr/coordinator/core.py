@@ -37,6 +37,7 @@ from unicorn_mgr.coordinator.rules import (
     nodes,
     planning,
     preparation,
+    replicas,
     stalls,
     suspension,
 )
@@ -59,6 +60,7 @@ CLUSTER_RULES: tuple[ClusterRule, ...] = (
 
 JOB_RULES: tuple[JobRule, ...] = (
     incidents.deaths,
+    replicas.broken,
     endings.mistakes,
     endings.other_code,
     endings.poison,

@@ -1,8 +1,9 @@
 """Stores for scripts that make their own process groups: what torch's TCPStore would hold.
 
-One store per start of a gang, so that a restarted one never reads addresses of the one
-before (pytorch issue 135712).  Agents speak TCPStore's protocol to their workers and pass
-the calls on to here, over the stream they have anyway: no port is lost with a node.
+One store per start of a gang, or of a replica of several workers, so that one started again
+never reads addresses of the one before (pytorch issue 135712).  Agents speak TCPStore's
+protocol to their workers and pass the calls on to here, over the stream they have anyway: no
+port is lost with a node.
 What a store holds is bounded, since the coordinator's memory is everybody's.
 """
 
@@ -63,15 +64,17 @@ def _bytes_of(key: str, value: bytes) -> int:
 
 @dataclass(slots=True)
 class KeyValueStores:
-    """All stores, by job and start."""
+    """All stores, by job, replica (0 where all its processes are one) and start."""
 
-    stores: dict[tuple[str, int], _KeyValues] = field(default_factory=dict)
+    stores: dict[tuple[str, int, int], _KeyValues] = field(default_factory=dict)
 
-    def call(self, job: str, start: int, node: str, call: StoreCall) -> Iterator[tuple[str, StoreAnswer]]:
+    def call(
+        self, job: str, start: int, node: str, call: StoreCall, replica: int = 0
+    ) -> Iterator[tuple[str, StoreAnswer]]:
         """One call of a worker; yields (node, answer) for every call that is answered by it."""
-        for old in [k for k in self.stores if k[0] == job and k[1] < start]:
+        for old in [k for k in self.stores if k[:2] == (job, replica) and k[2] < start]:
             del self.stores[old]
-        store = self.stores.setdefault((job, start), _KeyValues())
+        store = self.stores.setdefault((job, replica, start), _KeyValues())
         if call.hung_up:
             store.waiting = [w for w in store.waiting if (w.call.worker, w.call.id) != (call.worker, call.id)]
             return

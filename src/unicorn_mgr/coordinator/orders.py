@@ -16,6 +16,7 @@ from unicorn_mgr.coordinator.state import ClusterState, Job, Worker, WorkerPhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     Attached,
+    Axis,
     CheckpointComplete,
     CheckpointWritten,
     Directive,
@@ -30,7 +31,7 @@ from unicorn_mgr.messages import (
     Synced,
     WorkerDirective,
 )
-from unicorn_mgr.model import Drill, Epoch, WorkerName
+from unicorn_mgr.model import AXES, Drill, Epoch, WorkerName
 
 LOG_BYTES_MAX = 64 << 20
 """A worker's log keeps its newest so many bytes."""
@@ -171,6 +172,7 @@ class Orders:
                 exact=not spec.inexact,
                 job_id=self.job_id(job),
                 checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
+                replica=tuple(Axis(name, spec.replica[name]) for name in AXES if name in spec.replica),
             ),
         )
 

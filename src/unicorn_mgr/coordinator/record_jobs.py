@@ -50,7 +50,8 @@ def record(state: ClusterState, event: JobEvent, now: float) -> None:
     """Write one fact about a job."""
     match event:
         case e.JobSubmitted(_, name, spec):
-            state.jobs[name] = Job(name, spec, now, observe=spec.observe)
+            # Replicas of several workers are supervised one by one: they can do nothing without attach().
+            state.jobs[name] = Job(name, spec, now, observe=spec.observe, gang=not spec.replica)
         case e.ObserveSet(_, name, observe):
             if name:
                 state.jobs[name].observe = observe

@@ -71,6 +71,8 @@ def gone(state: ClusterState, worker: Worker, reason: str, now: float) -> None:
     if worker.phase in (WorkerPhase.MEMBER, WorkerPhase.LEAVING) and job.down_since is None:
         job.down_since = now
     worker.phase, worker.gone_at, worker.gone_reason = WorkerPhase.GONE, now, reason
+    # Its replica has lost another already: this is no incident of its own.
+    worker.condemned = worker.condemned or bool(job.lost_beside(worker))
 
 
 def vanished(state: ClusterState, worker: Worker, now: float) -> None:
@@ -284,6 +286,8 @@ def _off_slot(state: ClusterState, worker: Worker) -> None:
 
 def _victim(job: Job, worker: Worker, step: int, micro_batch: int) -> None:
     """A micro-batch was open on a dying worker."""
+    if job.lost_beside(worker):
+        return  # it has only gone down with its replica
     entry = (worker.name, step, micro_batch)
     if micro_batch >= 0 and worker.was_member and entry not in job.victims:
         job.victims = [*job.victims[-VICTIMS_KEPT:], entry]

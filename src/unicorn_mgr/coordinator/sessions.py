@@ -15,6 +15,7 @@ from unicorn_mgr.coordinator.admission import NAME
 from unicorn_mgr.coordinator.authority import Authority
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.logbook import LogBook
+from unicorn_mgr.coordinator.rules.replicas import replica_size
 from unicorn_mgr.coordinator.state import NodePhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
@@ -288,9 +289,10 @@ class Agents:
         if worker is None:
             return
         job = self._driver.core.state.jobs[worker.job]
-        if worker.start != job.gang_restarts:
+        replica = worker.seat // replica_size(job) if job.spec.replica else 0
+        if not job.spec.replica and worker.start != job.gang_restarts:
             return  # one kept by its agent while we were away, perhaps: it is not meant for those who began anew
-        answers = self._driver.stores.call(job.name, job.gang_restarts, session.node, call)
+        answers = self._driver.stores.call(job.name, worker.start, session.node, call, replica)
         for node, answer in answers:
             self.send(node, answer)
 

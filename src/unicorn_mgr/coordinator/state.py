@@ -328,6 +328,14 @@ class Job:
         """Workers that count, by seat."""
         return sorted((w for w in self.workers.values() if w.alive), key=lambda w: (w.seat, w.name))
 
+    def lost_beside(self, worker: Worker) -> list[Worker]:
+        """Of the same start of its replica, where that has several workers: others that should not be gone."""
+        size = self.spec.replica_size if self.spec.replica else 1
+        gone = [w for w in self.workers.values() if not (w.alive or w.ended_well or w.loop_ended)] if size > 1 else []
+        return [
+            w for w in gone if w.seat // size == worker.seat // size and w.start == worker.start and w is not worker
+        ]
+
     def lost_members(self) -> list[Worker]:
         """Members of the newest epoch that are gone without having come to their end."""
         members = [w for m in self.members if (w := self.workers.get(m)) is not None]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 
 from unicorn_mgr.coordinator.state import Job
-from unicorn_mgr.model import JobSpec, ModelDescription
+from unicorn_mgr.model import DATA_AXES, JobSpec, ModelDescription
 from unicorn_mgr.planner.problem import NOMINAL_FLOPS, Staircase
 from unicorn_mgr.profiles.measured import Estimate, departs, restored
 from unicorn_mgr.profiles.profile import Entry, Profile, combined, given, overlaid, predicted, proportional
@@ -94,8 +95,9 @@ def _proportional(sizes: Sizes, micro_batches: int, slots: int) -> Profile:
 
 
 def micro_batches(job: Job) -> int:
-    """As many as its program says that make up a step; before it has said so each size is taken to pay."""
-    return job.micro_batches or COUNTLESS
+    """Rounds of a single replica, as its program says; before it has said so each size is taken to pay."""
+    width = math.prod(job.spec.replica.get(axis, 1) for axis in DATA_AXES)
+    return -(-job.micro_batches // width) or COUNTLESS
 
 
 def _with_measured(base: Profile, job: Job) -> Profile:

@@ -92,6 +92,7 @@ from unicorn_mgr.messages.common import (
 from unicorn_mgr.messages.worker import (
     Attach,
     Attached,
+    Axis,
     CheckpointComplete,
     Directive,
     Fact,
@@ -109,6 +110,7 @@ __all__ = [
     "AgentMessage",
     "Attach",
     "Attached",
+    "Axis",
     "Beat",
     "CancelJob",
     "CheckpointComplete",

@@ -60,6 +60,12 @@ class WorkerMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Axis:
+    name: str = ""
+    size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Attached:
     job: str = ""
     address: str = ""
@@ -75,6 +81,7 @@ class Attached:
     exact: bool = True
     job_id: str = ""
     checkpoint_step: int = -1
+    replica: tuple[Axis, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ of faults and joins for small worlds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 
 from unicorn_mgr.model import INITIAL, NO_STATE, Holdings
@@ -96,6 +96,24 @@ def deal(
         claimed = {n for numbers in held.values() for n in numbers}
         missing = [n for n in range(micro_batches) if n not in claimed]
     return Deal(top + 1, _routes(members, holdings, ahead), reduced, _deal_out(members, held, missing), voided)
+
+
+def merged(holdings: Sequence[Holdings]) -> Holdings:
+    """What a replica holds of which each worker holds a part: only what all of them do.
+
+    Its workers are always in the same step with the same micro-batches; if they are not, a state has reached
+    some of them and not the others, and none of it is of use.
+    """
+    first = holdings[0]
+    for other in holdings[1:]:
+        alike = other.applied == first.applied and other.held == first.held
+        if not alike or len(other.reduced) != len(first.reduced) or len(other.kept) != len(first.kept):
+            return Holdings(NO_STATE)
+    return replace(
+        first,
+        reduced=tuple(all(of) for of in zip(*(h.reduced for h in holdings), strict=True)),
+        kept=tuple(all(of) for of in zip(*(h.kept for h in holdings), strict=True)),
+    )
 
 
 def standstill(holdings: Iterable[Holdings]) -> int | None:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills", "priority", "replica_size", "replica_within", "domains", "sizes", "throughput", "throughput_min", "model", "deadline", "steps")
+    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills", "priority", "replica_size", "replica_within", "domains", "sizes", "throughput", "throughput_min", "model", "deadline", "steps", "replica")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,13 @@ class JobSpec(_message.Message):
         key: int
         value: float
         def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    class ReplicaEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +60,7 @@ class JobSpec(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
     environment: _containers.ScalarMap[str, str]
@@ -83,7 +91,8 @@ class JobSpec(_message.Message):
     model: ModelDescription
     deadline: float
     steps: int
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ..., priority: _Optional[int] = ..., replica_size: _Optional[int] = ..., replica_within: _Optional[str] = ..., domains: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., throughput: _Optional[_Mapping[int, float]] = ..., throughput_min: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., deadline: _Optional[float] = ..., steps: _Optional[int] = ...) -> None: ...
+    replica: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ..., priority: _Optional[int] = ..., replica_size: _Optional[int] = ..., replica_within: _Optional[str] = ..., domains: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., throughput: _Optional[_Mapping[int, float]] = ..., throughput_min: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., deadline: _Optional[float] = ..., steps: _Optional[int] = ..., replica: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ModelDescription(_message.Message):
     __slots__ = ("parameters", "sequence_length", "global_batch", "micro_batch", "device", "precision", "tensor_parallel", "pipeline_parallel", "context_parallel", "layers", "hidden", "active_parameters")

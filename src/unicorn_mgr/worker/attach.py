@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import secrets
@@ -15,21 +16,28 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from unicorn_mgr.messages import Attached, Mistake, Raised, Ready, Suspended
+from unicorn_mgr.model import WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
 from unicorn_mgr.worker.checks import SettingError, check_metrics, check_model, check_number, check_state
 from unicorn_mgr.worker.drills import Drills
-from unicorn_mgr.worker.engine import Engine, LoopSettings
+from unicorn_mgr.worker.engine import Engine
 from unicorn_mgr.worker.fingerprint import fingerprint
 from unicorn_mgr.worker.link import Link
+from unicorn_mgr.worker.loop import LoopSettings
 from unicorn_mgr.worker.membership import Alone, Clustered, Membership
 from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.sharding import sum_gradients
+from unicorn_mgr.worker.siblings import Single
 from unicorn_mgr.worker.state import Stateful
 from unicorn_mgr.worker.training import Checkpoints, Training, as_list
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from unicorn_mgr.worker.checkpoint import Checkpointer
+    from unicorn_mgr.worker.mesh import Inside
 
 SOCKET = "UNICORN_AGENT"
 WORKER = "UNICORN_WORKER"
@@ -61,19 +69,24 @@ class Job:
         self._welcome = welcome
         self._drills = Drills(welcome.drills)
         self._training: Training | None = None
+        self._axes = {axis.name: axis.size for axis in welcome.replica}
+        self._inside: Inside | None = None
         self._membership: Membership
         if link is None:
             self._membership = Alone()
         else:
             link.drills = self._drills.armed
-            self._membership = Clustered(link, welcome.address, ring, self._drills)
+            replica = math.prod(self._axes.values())
+            self._membership = Clustered(link, welcome.address, ring, self._drills, replica)
         ring.write(Phase.USER)
 
     @property
     def is_leader(self) -> bool:
         """True on exactly one member: for printing and the like.  It may change at a fault."""
         formation = self._membership.formation
-        return formation is not None and formation.rank == 0
+        return (
+            formation is not None and formation.rank == 0 and (self._inside is None or self._inside.place.position == 0)
+        )
 
     @property
     def size(self) -> int:
@@ -86,6 +99,27 @@ class Job:
         """This worker's place among them, -1 before it is one.  Data belongs to numbers, not to ranks."""
         formation = self._membership.formation
         return formation.rank if formation is not None else -1
+
+    def replica_mesh(self, *names: str) -> DeviceMesh | None:
+        """The device mesh of this worker's replica, or of the named axes of it.
+
+        None where a replica is a single worker, as without an agent: the same script then trains without.
+        Torch's process group is set up by this, with the replica as its world.  All workers of a replica
+        call this with the same names.  Raises `SettingError` for an axis that the job's replicas do not have.
+        """
+        if not self._axes:
+            return None
+        return self._siblings().mesh(names)
+
+    def _siblings(self) -> Inside:
+        if self._inside is None:
+            # A job whose replicas are single workers need not load all of torch.distributed.
+            from unicorn_mgr.worker.mesh import Inside  # noqa: PLC0415 - see above
+
+            assert self._link is not None
+            seat = WorkerName.parse(self._link.worker).seat
+            self._inside = Inside(self._axes, seat % math.prod(self._axes.values()), self._membership)
+        return self._inside
 
     def train(
         self,
@@ -127,6 +161,7 @@ class Job:
         check_metrics(metrics)
         check_state(state or {})
         check_model(model, as_list(optimizer))
+        sum_gradients(model)
         replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
         checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep)
@@ -137,6 +172,7 @@ class Job:
             self._ring,
             self._drills,
             checkpointer.find if checkpointer is not None else lambda _: (None, 0),
+            self._siblings() if self._axes else Single(),
         )
         stores: Checkpoints = _NoCheckpoints()
         if checkpointer is not None:
@@ -151,6 +187,8 @@ class Job:
             url, every, keep = welcome.checkpoint_url, welcome.checkpoint_every_steps, welcome.checkpoint_keep
         if not url:
             return None
+        if self._axes:
+            raise SettingError(f"train: checkpoint: {url}: a model that is split over workers can't be stored yet")
         # A job without checkpoints need not load torch.distributed.checkpoint.
         from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings  # noqa: PLC0415 - see above
         from unicorn_mgr.worker.storage import StorageError  # noqa: PLC0415 - see above

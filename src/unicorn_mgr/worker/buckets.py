@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 
 from unicorn_mgr.worker.groups import Group, Operation
+from unicorn_mgr.worker.sharding import as_part_of, part_of
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -38,10 +39,13 @@ class Bucket:
     def __post_init__(self) -> None:
         self.reduced = torch.empty_like(self.local)
 
-    def launch(self, group: Group) -> None:
-        """Start to reduce what is held locally."""
+    def load(self) -> None:
+        """Take what is held locally, to be reduced."""
         self.kept = False
         self.reduced.copy_(self.local)
+
+    def launch(self, group: Group) -> None:
+        """Start to reduce what is loaded."""
         self.operation = group.all_reduce(self.reduced)
 
     def settle(self) -> bool:
@@ -72,7 +76,7 @@ class Bucket:
         self.kept = self.complete = False
 
 
-def layout(parameters: Sequence[torch.nn.Parameter], first_bytes: int, bucket_bytes: int) -> list[list[int]]:
+def layout(parameters: Sequence[torch.Tensor], first_bytes: int, bucket_bytes: int) -> list[list[int]]:
     """Indices of parameters per bucket: in reverse order of creation, as backward finishes them.
 
     A bucket has one dtype and one device.  The first is small, so that its reduction starts early.
@@ -114,29 +118,33 @@ class GradientStore:
     def __init__(self, parameters: Sequence[torch.nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> None:
         self.on_ready: Callable[[], None] = lambda: None
         self.parameters = list(parameters)
+        self._parts = [part_of(p) for p in self.parameters]
         self.buckets: list[Bucket] = []
         self.used = [False] * len(self.parameters)
         self.late_gradient = ""
         self._views: list[torch.Tensor] = [torch.empty(0)] * len(self.parameters)
+        self._gradients: list[torch.Tensor] = [torch.empty(0)] * len(self.parameters)
+        """The views, laid out as their parameters are."""
         self._bucket_of = [0] * len(self.parameters)
         self._waiting: list[int] = []
         self._sizes: list[int] = []
         self._overlapping = False
         # Each bucket costs a collective: more than an early start can hide of a model that fits into one.
-        fits = sum(p.numel() * p.element_size() for p in self.parameters) <= bucket_bytes
+        fits = sum(p.numel() * p.element_size() for p in self._parts) <= bucket_bytes
         first_bytes = bucket_bytes if fits else min(FIRST_BUCKET_BYTES, bucket_bytes)
-        for members in layout(self.parameters, first_bytes, bucket_bytes):
+        for members in layout(self._parts, first_bytes, bucket_bytes):
             self._add(members)
         self._hooks = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(self.parameters)]
 
     def _add(self, members: list[int]) -> None:
-        first = self.parameters[members[0]]
-        total = sum(self.parameters[i].numel() for i in members)
+        first = self._parts[members[0]]
+        total = sum(self._parts[i].numel() for i in members)
         bucket = Bucket(torch.zeros(total, dtype=first.dtype, device=first.device))
         offset = 0
         for i in members:
-            p = self.parameters[i]
+            p = self._parts[i]
             self._views[i] = _in_memory_order_of(p, bucket.local[offset : offset + p.numel()])
+            self._gradients[i] = as_part_of(self.parameters[i], self._views[i])
             self._bucket_of[i] = len(self.buckets)
             offset += p.numel()
         self.buckets.append(bucket)
@@ -151,8 +159,8 @@ class GradientStore:
 
     def attach(self) -> None:
         """Point every `p.grad` at its place in the buckets."""
-        for p, view in zip(self.parameters, self._views, strict=True):
-            p.grad = view
+        for p, gradient in zip(self.parameters, self._gradients, strict=True):
+            p.grad = gradient
 
     def expect(self, last: bool) -> None:
         """A micro-batch begins; with `last`, buckets may be launched as its gradients come."""
@@ -175,8 +183,8 @@ class GradientStore:
         scale = 1.0 / weight if weight else 0.0
         for bucket in self.buckets:
             torch.mul(bucket.reduced, scale, out=bucket.local)
-        for p, view, was_used in zip(self.parameters, self._views, used, strict=True):
-            p.grad = view if was_used else None
+        for p, gradient, was_used in zip(self.parameters, self._gradients, used, strict=True):
+            p.grad = gradient if was_used else None
 
     def void(self) -> None:
         """The step will be overwritten by another's state: any gradient will do that hurts nothing."""
@@ -193,11 +201,11 @@ class GradientStore:
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def accumulated(p: torch.Tensor) -> None:
-            view = self._views[index]
-            if p.grad is not view and p.grad is not None:
+            gradient = self._gradients[index]
+            if p.grad is not gradient and p.grad is not None:
                 # The user's code dropped or replaced p.grad: add it where it belongs.
-                view.add_(p.grad)
-                p.grad = view
+                self._views[index].add_(part_of(p.grad))
+                p.grad = gradient
             self.used[index] = True
             if self._overlapping:
                 self._arrived(index)

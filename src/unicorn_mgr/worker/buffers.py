@@ -56,6 +56,12 @@ class BufferKeeper:
                     change.add_(b.to(change.dtype) - base.to(change.dtype))
                 b.copy_(base)
 
+    def put_back(self) -> None:
+        """A micro-batch is done whose changes another worker notes."""
+        with torch.no_grad():
+            for i, b in enumerate(self._in_place()):
+                b.copy_(self._base[i])
+
     def finish(self, count: int) -> None:
         """The step is complete over `count` micro-batches."""
         with torch.no_grad():

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from unicorn_mgr.model import INITIAL, NO_STATE, Epoch, Holdings, WorkerName
 from unicorn_mgr.phases import Phase
@@ -30,32 +29,17 @@ from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.buckets import Bucket
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.exchange import Broken, Exchange, Overtaken
+from unicorn_mgr.worker.loop import Founder, FreshStartNeeded, LoopSettings
 from unicorn_mgr.worker.membership import Formation, Membership
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.reports import Reports
+from unicorn_mgr.worker.shares import Owners, Turn, turns
+from unicorn_mgr.worker.siblings import Siblings
 from unicorn_mgr.worker.source import Endless
 from unicorn_mgr.worker.state import Packed, Progress
 from unicorn_mgr.worker.stopwatch import Stopwatch
 from unicorn_mgr.worker.tail import Totals
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """What the user said about the loop."""
-
-    micro_batches: int
-    seed: int
-    verify_every: int
-    exact: bool = True
-    overlap: bool = True
-
-
-class FreshStartNeeded(Exception):
-    """This process has no state, its initial one is spoilt, and nobody else has any."""
-
-
-Founder = Callable[[Replica], "tuple[Progress | None, int]"]
-"""Loads a stored state when no member has any (None: there is none), and says this job's generation."""
+from unicorn_mgr.worker.unison import Unison
 
 
 class Engine:
@@ -69,8 +53,10 @@ class Engine:
         ring: RingWriter,
         drills: Drills,
         found: Founder,
+        siblings: Siblings,
     ) -> None:
         self.membership = membership
+        self.place = siblings.place
         self.replica = replica
         self.settings = settings
         self.ring = ring
@@ -92,24 +78,27 @@ class Engine:
         self.on_commit: Callable[[int], None] = lambda _: None
         self.watch = Stopwatch()
         self.reports = Reports(membership)
+        self._siblings = siblings
+        self.unison = Unison(membership, siblings, self.reports)
         self.endless: dict[int, Endless] = {}
         """Sources that can't be addressed, by identity: they go on from step to step."""
         self._found = found
         self._held: list[int] = []
-        self._todo: deque[int] = deque()
+        self._todo: deque[Turn] = deque()
+        self.turn = Turn(-1, ())
+        """The micro-batch that is open, or the last one."""
         self._open = False
         self._turn_over = False
         self._owed: Exchange | None = None
         self._random_at_head = randomness.capture()
         self._random = randomness.MicroBatchRandom(settings.seed)
         self.newest_epoch = Epoch()
-        self._owners: dict[int, str] = {}
-        """Who was to compute what of the open step, as far as is known here."""
+        self._owners = Owners()
         self._recomputed: list[int] = []
         self._redealt = False
         """Somebody was lost in the open step, and what is missing has been dealt again."""
-        self._checksum: tuple[int, int] | None = None
         replica.gradients.on_ready = self._launch_ready
+        (self._bucket_count,) = self._siblings.largest(len(replica.buckets))
 
     # -- places in the loop --------------------------------------------------------------
 
@@ -140,8 +129,8 @@ class Engine:
         self._turn_over = False
         self.drills.reach("head", self.step)
         while True:
-            if self.membership.newer():
-                self._transit()
+            if (newer := self.unison.newer()) is not None:
+                self._transit(newer)
             elif self._owed is not None and not self._lags(self._owed):
                 self._carry_out(self._owed)
             elif self._owed is None and self.over:
@@ -159,8 +148,8 @@ class Engine:
         while True:
             if self._turn_over:
                 return None
-            if self.membership.newer():
-                self._transit()
+            if (newer := self.unison.newer()) is not None:
+                self._transit(newer)
             elif self._owed is not None:
                 self._carry_out_in_step(self._owed)
             elif self._todo:
@@ -169,10 +158,13 @@ class Engine:
                 self._complete()
                 return None
 
-    def hold(self, number: int) -> None:
-        """Backward of `number` has returned: its gradients are in the local buffers."""
-        self._held.append(number)
-        self.replica.took(number)
+    def hold(self) -> None:
+        """Backward of the open micro-batch has returned: its gradients are in the local buffers."""
+        self._held += self.turn.round
+        if self.turn.counts and self.place.speaks:
+            self.replica.took(self.turn.number)
+        else:
+            self.replica.put_back()
         self.ring.micro_batch = -1
         self.ring.write(Phase.COMPUTE)
 
@@ -185,8 +177,7 @@ class Engine:
             self.applied = self.step
             for bucket in self.replica.buckets:
                 bucket.close()
-            members = self._formation().members
-            self._owners = {n: members[n % len(members)] for n in range(self.settings.micro_batches)}
+            self._owners.deal_evenly(self._formation().members, self.settings.micro_batches)
             self.watch.step_ended()
             self.ring.set_step_seconds(self.watch.step_seconds)
             self.reports.resumed(self.applied, self._recomputed, self.watch, self.settings.exact)
@@ -194,11 +185,11 @@ class Engine:
 
     def upcoming(self) -> tuple[int, ...]:
         """Micro-batches of the open step that are still to be computed here, as far as is known."""
-        return tuple(self._todo)
+        return tuple(turn.number for turn in self._todo)
 
     def following(self) -> tuple[int, ...]:
         """Micro-batches of the next step, if the membership stays as it is."""
-        return () if self.void else tuple(self._share(self.step + 1))
+        return () if self.void else tuple(turn.number for turn in self._share(self.step + 1))
 
     # -- a void turn ---------------------------------------------------------------------
 
@@ -206,7 +197,7 @@ class Engine:
         """Begin a turn that nothing will remain of."""
         self.applied, self.void, self._turn_over = step - 1, True, False
         self.replica.open()
-        self._todo = deque([0])
+        self._todo = turns([0])
         self._open = True
 
     def take_rehearsed(self) -> int | None:
@@ -220,33 +211,33 @@ class Engine:
 
     # -- a step --------------------------------------------------------------------------
 
-    def _share(self, step: int) -> deque[int]:
-        """This member's micro-batches of `step`, if it begins in the present epoch."""
+    def _share(self, step: int) -> deque[Turn]:
+        """This worker's micro-batches of `step`, if it begins in the present epoch."""
         formation = self._formation()
         return self._harmless(step, range(formation.rank, self.settings.micro_batches, len(formation.members)))
 
-    def _harmless(self, step: int, numbers: Iterable[int]) -> deque[int]:
+    def _harmless(self, step: int, numbers: Iterable[int]) -> deque[Turn]:
         """Without those that have killed too many workers: nobody computes them."""
         poison = self._formation().poison
-        return deque(n for n in numbers if (step, n) not in poison)
+        return turns((n for n in numbers if (step, n) not in poison), self.place.width, self.place.coordinate)
 
-    def _open_step(self, todo: deque[int]) -> None:
+    def _open_step(self, todo: deque[Turn]) -> None:
         self.replica.open()
         self._held, self._todo, self._open = [], todo, True
         self._recomputed, self._redealt = [], False
         self.ring.sequence = 0
         self.watch.step_began()
 
-    def _yield(self, number: int) -> int:
+    def _yield(self, turn: Turn) -> int:
+        self.turn = turn
         self.replica.gradients.expect(last=self.settings.overlap and not self._todo and not self.void)
-        self._random.enter(self.step, number)
-        ring = self.ring
-        ring.step, ring.micro_batch = self.step, number
-        ring.write(Phase.COMPUTE)
+        self._random.enter(self.step, turn.number)
+        self.ring.step, self.ring.micro_batch = self.step, turn.number
+        self.ring.write(Phase.COMPUTE)
         self.drills.reach("rehearse" if self.void else "compute", self.step)
         if self._redealt:
             self.drills.reach("recompute", self.step)
-        return number
+        return turn.number
 
     def _launch_ready(self) -> None:
         """A hook inside backward: launch what is ready.  Never raises."""
@@ -258,6 +249,9 @@ class Engine:
     def _launch(self, bucket: Bucket) -> None:
         if bucket.complete or bucket.operation is not None:
             return
+        bucket.load()
+        if bucket in self.replica.spoken:
+            self._siblings.add(bucket.reduced)
         bucket.launch(self._formation().group)
         self.ring.sequence += 1
 
@@ -281,12 +275,10 @@ class Engine:
         def ended() -> bool:
             return all(b.settle() for b in buckets) or any(b.operation and b.operation.error for b in buckets)
 
-        if not self.membership.wait(ended):
-            return False
-        if all(b.complete for b in buckets):
+        self.membership.wait(ended)
+        if self.unison.all_have(all(b.complete for b in buckets)):
             return True
-        self.reports.symptom(next(b.operation.error for b in buckets if b.operation and b.operation.error))
-        self.membership.await_news()
+        self.unison.news_after(next((b.operation.error for b in buckets if b.operation and b.operation.error), ""))
         return False
 
     def _complete(self) -> None:
@@ -296,8 +288,8 @@ class Engine:
         if totals.stop:
             self.ends_after = self.step
         self._commit(self.step - 1)
-        if len(set(totals.checksums.values())) > 1:
-            self.reports.checksums(self.step, totals.checksums)
+        if len(set(totals.checksums.values())) > 1 and self.place.position == 0:
+            self.reports.checksums(self.step, totals.checksums, self.place.size)
         self._turn_over = True
         self.ring.step = self.step
         self.ring.write(Phase.UPDATE)
@@ -308,14 +300,11 @@ class Engine:
         formation = self._formation()
         self.ring.step = self.step
         self.ring.write(Phase.CLOSING)
-        token = self.replica.closing_token()
-        operation = formation.group.all_reduce(token)
+        operation = formation.group.all_reduce(self.replica.closing_token())
         self.drills.reach("closing", self.step)
-        if not self.membership.wait(lambda: operation.done):
-            return False
-        if operation.error:
-            self.reports.symptom(operation.error)
-            self.membership.await_news()
+        self.membership.wait(lambda: operation.done)
+        if not self.unison.all_have(operation.done and not operation.error):
+            self.unison.news_after(operation.error)
             return False
         self._commit(self.applied)
         self.reports.resumed(self.applied, self._recomputed, self.watch, self.settings.exact)
@@ -330,7 +319,13 @@ class Engine:
 
     # -- a newer membership --------------------------------------------------------------
 
-    def _transit(self) -> None:
+    def leaves(self) -> bool:
+        """At the head of the loop: asked to leave, as a whole replica, and no member any more."""
+        if self.dirty or self.applied < 0 or not self.unison.all_have(self.membership.asked_to_leave()):
+            return False
+        return self.membership.leave(self.applied)
+
+    def _transit(self, newer: Epoch) -> None:
         """Publish, connect, and derive the deal; `_owed` is then what this member has to do."""
         self._random.leave()
         self.watch.fault_heard()
@@ -340,47 +335,57 @@ class Engine:
         self._owed = None
         self.membership.abandon()
         self.drills.reach("publish", self.step)
-        formation = self.membership.form(self._holdings())
+        formation = self.membership.form(newer, self._holdings())
         self.watch.formed()
         if formation is None:
             return
+        self._keep_common(formation.holdings[formation.me])
         self.ring.sequence = 0
         self.drills.reach("deal", self.step)
         self._owed = Exchange(self.membership, formation, self._deal(formation), self._transferring)
         self.reports.formed(formation, self._owed.deal.voided)
         self.newest_epoch = formation.epoch
 
+    def _keep_common(self, held: Holdings) -> None:
+        """What not all workers of the replica have none of them has."""
+        if held.applied != self.applied:
+            self.applied, self.dirty, self._open = held.applied, True, False
+        for bucket, complete in zip(self.replica.buckets, held.reduced, strict=False):
+            bucket.complete = complete
+
     def _transferring(self) -> None:
         self.ring.write(Phase.TRANSFER)
 
     def _holdings(self) -> Holdings:
         buckets = self.replica.buckets
-        kept = tuple(b.kept for b in buckets)
+        # A replica's workers may have different parts of the model: what one lacks is in nobody's way.
+        absent = (True,) * (self._bucket_count - len(buckets))
+        kept = (*(b.kept for b in buckets), *absent)
         if not self._open:
             return Holdings(self.applied, kept=kept)
-        return Holdings(self.applied, tuple(sorted(self._held)), tuple(b.complete for b in buckets), kept)
+        return Holdings(self.applied, tuple(sorted(self._held)), (*(b.complete for b in buckets), *absent), kept)
 
     def _deal(self, formation: Formation) -> Deal:
         top = max(h.applied for h in formation.holdings.values())
         self._stands_after = standstill(formation.holdings.values()) if formation.suspends else None
         if top > NO_STATE and self._is_over(top):
             return deal(formation.members, formation.holdings, 0, 0)
-        return deal(formation.members, formation.holdings, self.settings.micro_batches, len(self.replica.buckets))
+        return deal(formation.members, formation.holdings, self.settings.micro_batches, self._bucket_count)
 
     def _carry_out_in_step(self, owed: Exchange) -> None:
         """This member's part of the deal, in the middle of a turn."""
-        try:
-            if isinstance(owed.route, LateState):
-                self._void_turn()
-            elif self._lags(owed):
-                self.ring.write(Phase.TRANSFER)
-                owed.ask_late_buckets(self.replica.buckets)
-                owed.wait()
+        if isinstance(owed.route, LateState):
+            self._void_turn()
+        elif self._lags(owed):
+            if self._together(lambda: self._catch_up(owed)):
                 self._complete()
-            else:
-                self._exchange(owed)
-        except (Overtaken, Broken) as why:
-            self._interrupted(why)
+        else:
+            self._together(lambda: self._exchange(owed))
+
+    def _catch_up(self, owed: Exchange) -> None:
+        self.ring.write(Phase.TRANSFER)
+        owed.ask_late_buckets(self.replica.buckets)
+        owed.wait()
 
     def _void_turn(self) -> None:
         """The rest of this turn will be overwritten; what is owed is done at the next head."""
@@ -394,24 +399,31 @@ class Engine:
 
     def _carry_out(self, owed: Exchange) -> None:
         """This member's part of the deal, at the head of the loop."""
-        try:
-            if isinstance(owed.route, LateState):
-                self._take_state(owed)
-            elif self.applied == NO_STATE:
-                self._establish()
-            if not self.over and not self._open:
-                self._open_step(deque())
-            self._exchange(owed)
-        except (Overtaken, Broken) as why:
-            self._interrupted(why)
+        self._together(lambda: self._prepare_and_exchange(owed))
 
-    def _interrupted(self, why: Overtaken | Broken) -> None:
-        if self._owed is not None and self._owed.torn:
-            self.dirty = True
-        if isinstance(why, Broken):
-            self.reports.symptom(str(why))
-            self.membership.await_news()
+    def _prepare_and_exchange(self, owed: Exchange) -> None:
+        if isinstance(owed.route, LateState):
+            self._take_state(owed)
+        elif self.applied == NO_STATE:
+            self._establish()
+        if not self.over and not self._open:
+            self._open_step(deque())
+        self._exchange(owed)
+
+    def _together(self, part: Callable[[], None]) -> bool:
+        """Do this worker's part of the deal; False unless its whole replica has done its own."""
+        why: Overtaken | Broken | None = None
+        try:
+            part()
+        except (Overtaken, Broken) as failed:
+            why = failed
+            if self._owed is not None and self._owed.torn:
+                self.dirty = True
+        if self.unison.all_have(why is None):
+            return True
         self._owed = None
+        self.unison.news_after(str(why) if isinstance(why, Broken) else "")
+        return False
 
     def _exchange(self, owed: Exchange) -> None:
         """Give what others lack, take what is lacking here, accept the share of what is missing."""
@@ -427,12 +439,9 @@ class Engine:
         owed.wait()
         self.watch.restored()
         self._todo = self._harmless(self.step, owed.deal.todo[owed.formation.me])
-        gone = set(self._owners.values()).difference(owed.formation.members)
-        self._recomputed = [n for n in self._todo if self._owners.get(n) in gone]
-        self._redealt = bool(gone)
-        holdings = {m: h for m, h in owed.formation.holdings.items() if h.applied == owed.deal.step - 1}
-        self._owners |= {n: m for m, h in holdings.items() for n in h.held}
-        self._owners |= {n: m for m, numbers in owed.deal.todo.items() for n in numbers}
+        held = {m: h.held for m, h in owed.formation.holdings.items() if h.applied == owed.deal.step - 1}
+        mine = [turn.number for turn in self._todo if turn.counts]
+        self._recomputed, self._redealt = self._owners.redeal(owed.formation.members, held, owed.deal.todo, mine)
         self._owed = None
 
     def _take_state(self, owed: Exchange) -> None:
@@ -463,13 +472,10 @@ class Engine:
         self._adopt(progress)
 
     def _adopt(self, progress: Progress) -> None:
-        self.applied, self.ends_after, self.generation = (
-            progress.applied,
-            progress.ends_after,
-            progress.generation,
-        )
-        self.dirty = False
-        self._open, self._owners = False, {}
+        self.applied, self.ends_after = progress.applied, progress.ends_after
+        self.generation = progress.generation
+        self.dirty = self._open = False
+        self._owners.forget()
         self._random_at_head = randomness.capture()
         self.watch.restored()
 
@@ -486,9 +492,7 @@ class Engine:
         formation = self._formation()
         if every <= 0 or self.step == 0 or self.step % every != 0 or len(formation.members) == 1:
             return None
-        if self._checksum is None or self._checksum[0] != self.step:
-            self._checksum = (self.step, self.replica.checksum())
-        return WorkerName.parse(formation.me).seat, self._checksum[1]
+        return WorkerName.parse(formation.me).seat // self.place.size, self.replica.checksum_before(self.step)
 
     def _formation(self) -> Formation:
         formation = self.membership.formation

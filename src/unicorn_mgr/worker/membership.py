@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_mgr.messages import Fact, GiveUp, Granted, Leaving, Published, Symptom, Unreachable
-from unicorn_mgr.model import Epoch, Holdings
+from unicorn_mgr.model import Epoch, Holdings, WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import RingWriter
+from unicorn_mgr.transition.deal import merged
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.groups import Group, sockets
 from unicorn_mgr.worker.groups.local import LocalGroup
@@ -36,7 +37,11 @@ PROBE_TIMEOUT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """A membership whose members have all published, connected by a group."""
+    """A membership whose members have all published, connected by a group.
+
+    Where a replica has several workers, `members` are those at this worker's position in each replica, and
+    what each holds is what its whole replica does.
+    """
 
     epoch: Epoch
     members: tuple[str, ...]
@@ -77,23 +82,29 @@ class Membership(Protocol):
     fence_seconds: float
     regroup_seconds: float
 
-    def newer(self) -> bool:
-        """A membership has been heard of that replaces the present one."""
+    def newer(self) -> Epoch | None:
+        """The newest membership heard of, if it replaces the present one."""
 
     def overtaken(self) -> bool:
         """Nothing begun in the present membership will be of use.  Never raises: hooks ask."""
 
-    def form(self, holdings: Holdings) -> Formation | None:
+    def form(self, epoch: Epoch, holdings: Holdings) -> Formation | None:
         """Publish, wait for everybody, connect; None if a newer membership overtook this one."""
 
     def wait(self, ready: Callable[[], bool]) -> bool:
         """Block until `ready()`; False if a newer membership was heard first."""
 
+    def wait_out(self, ready: Callable[[], bool]) -> None:
+        """Block until `ready()`, whatever newer membership is heard.  Raises `GivenUp`."""
+
     def await_news(self) -> None:
         """Block until a newer membership is heard."""
 
+    def asked_to_leave(self) -> bool:
+        """This worker's slot is wanted for something else."""
+
     def leave(self, applied: int) -> bool:
-        """Leave if asked to; True: this worker is a member no more."""
+        """Say that this worker leaves, and serve until the epoch without it; False: it is needed for one more."""
 
     def wake(self) -> None:
         """Something `wait` may wait for has changed."""
@@ -114,18 +125,18 @@ class Alone:
         self.fence_seconds = self.regroup_seconds = 0.0
         self._granted = False
 
-    def newer(self) -> bool:
+    def newer(self) -> Epoch | None:
         """Only once, at the start."""
-        return not self._granted
+        return None if self._granted else Epoch(0, 1)
 
     def overtaken(self) -> bool:
         """Nobody overtakes it."""
         return False
 
-    def form(self, holdings: Holdings) -> Formation | None:
+    def form(self, epoch: Epoch, holdings: Holdings) -> Formation | None:
         """There is nobody to wait for."""
         self._granted = True
-        self.formation = Formation(Epoch(0, 1), ("alone",), "alone", LocalGroup(), {"alone": holdings})
+        self.formation = Formation(epoch, ("alone",), "alone", LocalGroup(), {"alone": holdings})
         return self.formation
 
     def wait(self, ready: Callable[[], bool]) -> bool:
@@ -133,14 +144,21 @@ class Alone:
         assert ready(), "a world of one waits for something that nobody else does"
         return True
 
+    def wait_out(self, ready: Callable[[], bool]) -> None:
+        """Nothing takes time here."""
+        assert ready(), "a world of one waits for something that nobody else does"
+
     def await_news(self) -> None:
         """There are none."""
         raise AssertionError("a world of one waits for a membership")
 
-    def leave(self, applied: int) -> bool:
+    def asked_to_leave(self) -> bool:
         """Nobody asks."""
-        del applied
         return False
+
+    def leave(self, applied: int) -> bool:
+        """Nobody has asked."""
+        raise AssertionError(f"a world of one is left after step {applied}")
 
     def wake(self) -> None:
         """Nobody waits."""
@@ -157,7 +175,8 @@ class Alone:
 class Clustered:
     """Membership granted by the coordinator, heard over the agent's line."""
 
-    def __init__(self, link: Link, host: str, ring: RingWriter, drills: Drills) -> None:
+    def __init__(self, link: Link, host: str, ring: RingWriter, drills: Drills, replica: int = 1) -> None:
+        self._replica = replica
         self.formation: Formation | None = None
         self._link = link
         self._host = host
@@ -169,11 +188,12 @@ class Clustered:
         self.fence_seconds = self.regroup_seconds = 0.0
         os.register_at_fork(after_in_child=self._close_in_child)
 
-    def newer(self) -> bool:
-        """A membership has been heard of that replaces the present one.  Raises `GivenUp`."""
+    def newer(self) -> Epoch | None:
+        """The newest membership heard of, if it replaces the present one.  Raises `GivenUp`."""
         if self._link.give_up is not None:
             raise GivenUp(self._link.give_up)
-        return self._newer()
+        granted = self._link.granted
+        return granted.epoch if granted is not None and granted.epoch > self._epoch else None
 
     def overtaken(self) -> bool:
         """A newer membership, or the end of the job, has been heard of."""
@@ -194,19 +214,28 @@ class Clustered:
         self.newer()
         return False
 
+    def wait_out(self, ready: Callable[[], bool]) -> None:
+        """Block until `ready()`, whatever newer membership is heard.  Raises `GivenUp`."""
+        with self._link.changed:
+            self._link.changed.wait_for(lambda: ready() or self._link.give_up is not None)
+        if not ready():
+            self.newer()
+
     def await_news(self) -> None:
         """Block until a newer membership is heard.  Raises `GivenUp`."""
         with self._link.changed:
             self._link.changed.wait_for(self.overtaken)
         self.newer()
 
-    def leave(self, applied: int) -> bool:
-        """If asked to, say that this worker leaves, and serve until the epoch without it.
+    def asked_to_leave(self) -> bool:
+        """This worker's slot is wanted for something else."""
+        return self._link.retire is not None
 
-        True: it is a member no more.  False: it was not asked, or is needed for one more epoch.
+    def leave(self, applied: int) -> bool:
+        """Say that this worker leaves, and serve until the epoch without it.
+
+        True: it is a member no more.  False: it is needed for one more epoch.
         """
-        if self._link.retire is None:
-            return False
         self._link.tell(Leaving(applied))
         with self._link.changed:
             self._link.changed.wait_for(lambda: self._excluded() or self.overtaken())
@@ -231,14 +260,19 @@ class Clustered:
             self.formation = None
         self._group_sockets = None
 
-    def form(self, holdings: Holdings) -> Formation | None:
-        """Publish, wait for everybody, connect; None if a newer membership overtook this one."""
-        granted = self._link.granted
-        assert granted is not None
-        self._epoch = granted.epoch
-        self._ring.epoch = granted.epoch.number
-        self.donor.open(granted.epoch, granted.secret)
-        if len(granted.members) == 1:
+    def form(self, epoch: Epoch, holdings: Holdings) -> Formation | None:
+        """Publish, wait for everybody, connect; None if a newer membership overtook this one.
+
+        `epoch` is one that this worker or another of its replica has heard of.
+        """
+        self._epoch = epoch
+        granted = self._await_granted(epoch)
+        if granted.epoch != epoch:
+            return None
+        self._ring.epoch = epoch.number
+        self.donor.open(epoch, granted.secret)
+        column = self._column(granted)
+        if len(column) == 1:
             return self._form_alone(granted, holdings)
         from unicorn_mgr.worker.groups.gloo import Builder  # noqa: PLC0415 - alone, no torch.distributed is loaded
 
@@ -251,13 +285,12 @@ class Clustered:
             self._link.tell(note)
             self.fence_seconds = time.monotonic() - started
             self._drills.reach("gather", holdings.applied + 1)
-            published = self._await_formed(granted)
+            published = self._await_formed(granted, column)
             peers = frozenset((p.host, p.port) for p in published)
             self._group_sockets = (mine, peers)
             return [p.address for p in published], peers
 
-        rank = granted.members.index(self._link.worker)
-        builder = Builder(rank, len(granted.members), self._host, exchange, self._link.wake)
+        builder = Builder(column.index(self._link.worker), len(column), self._host, exchange, self._link.wake)
         self._ring.write(Phase.GATHER)
         if not self._await_built(builder, granted):
             builder.abandon()
@@ -279,10 +312,14 @@ class Clustered:
     def _formed(self, granted: Granted, group: Group) -> Formation:
         formed = self._link.formed
         assert formed is not None
-        holdings = {p.worker: p.holdings for p in formed.members}
+        column = self._column(granted)
+        by_replica: dict[int, list[Holdings]] = {}
+        for p in formed.members:
+            by_replica.setdefault(self._replica_of(p.worker), []).append(p.holdings)
+        holdings = {m: merged(by_replica[self._replica_of(m)]) for m in column}
         self.formation = Formation(
             granted.epoch,
-            granted.members,
+            column,
             self._link.worker,
             group,
             holdings,
@@ -293,19 +330,42 @@ class Clustered:
         )
         return self.formation
 
+    def _await_granted(self, epoch: Epoch) -> Granted:
+        """What a sibling has heard of is on its way here, too.  Raises `GivenUp`."""
+
+        def found() -> Granted | None:
+            granted = self._link.granted
+            return granted if granted is not None and granted.epoch >= epoch else None
+
+        with self._link.changed:
+            self._link.changed.wait_for(lambda: found() or self._link.give_up is not None)
+        granted = found()
+        if granted is None:
+            self.newer()
+        assert granted is not None
+        return granted
+
+    def _replica_of(self, worker: str) -> int:
+        return WorkerName.parse(worker).seat // self._replica
+
+    def _column(self, granted: Granted) -> tuple[str, ...]:
+        """The members at this worker's position in each replica."""
+        position = WorkerName.parse(self._link.worker).seat % self._replica
+        return tuple(m for m in granted.members if WorkerName.parse(m).seat % self._replica == position)
+
     def _has_formed(self, epoch: Epoch) -> bool:
         formed = self._link.formed
         return formed is not None and formed.epoch == epoch
 
-    def _await_formed(self, granted: Granted) -> tuple[Published, ...]:
-        """In the builder's thread: everybody's publication, in order of rank."""
+    def _await_formed(self, granted: Granted, column: tuple[str, ...]) -> tuple[Published, ...]:
+        """In the builder's thread: the publications of those who reduce together, in order of rank."""
         with self._link.changed:
             self._link.changed.wait_for(lambda: self._has_formed(granted.epoch) or self._link.newest() > granted.epoch)
             formed = self._link.formed
         if formed is None or formed.epoch != granted.epoch:
             raise RuntimeError(f"epoch {granted.epoch} is over")
         by_name = {p.worker: p for p in formed.members}
-        return tuple(by_name[m] for m in granted.members)
+        return tuple(by_name[m] for m in column)
 
     def _await_built(self, builder: Builder, granted: Granted) -> bool:
         """True when the group is there; reports members that can't be reached meanwhile."""

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from unicorn_mgr.model import NO_STATE
 from unicorn_mgr.worker.buckets import BUCKET_BYTES, Bucket, GradientStore
 from unicorn_mgr.worker.buffers import BufferKeeper
 from unicorn_mgr.worker.checks import LoopError
 from unicorn_mgr.worker.checksum import checksum
+from unicorn_mgr.worker.sharding import part_of
 from unicorn_mgr.worker.state import ReplicaState, Stateful
 from unicorn_mgr.worker.tail import Tail, Totals
 
@@ -33,7 +35,10 @@ class Replica:
         self.gradients = GradientStore(trained, bucket_bytes)
         self.buffers = BufferKeeper(model)
         self.tail = Tail(metrics, len(trained), seats, trained[0].device)
-        self.buckets: list[Bucket] = [*self.gradients.buckets, *self.buffers.buckets, self.tail.bucket]
+        self.spoken: list[Bucket] = [*self.buffers.buckets, self.tail.bucket]
+        """What each worker of a replica has its own part of, beside gradients."""
+        self._checksum = (NO_STATE, 0)
+        self.buckets: list[Bucket] = [*self.gradients.buckets, *self.spoken]
 
     def open(self) -> None:
         """A step begins: nothing is held."""
@@ -44,6 +49,10 @@ class Replica:
     def took(self, number: int) -> None:
         """Backward of micro-batch `number` has returned."""
         self.buffers.took(number)
+
+    def put_back(self) -> None:
+        """Backward of a micro-batch has returned that another worker of this replica speaks for."""
+        self.buffers.put_back()
 
     def seal(self, stop: bool, checksum_of_seat: tuple[int, int] | None) -> None:
         """All micro-batches are done here: what else rides in the tail."""
@@ -86,12 +95,15 @@ class Replica:
 
     def forget(self) -> None:
         """The state is about to come from elsewhere, or has: no sum here belongs to it."""
+        self._checksum = NO_STATE, 0
         for bucket in self.buckets:
             bucket.forget()
 
-    def checksum(self) -> int:
-        """64 bits of all parameters, equal on all replicas."""
-        return checksum(self.state.model.parameters())
+    def checksum_before(self, step: int) -> int:
+        """64 bits of all parameters, or of this worker's part, equal on all replicas; taken once per step."""
+        if self._checksum[0] != step:
+            self._checksum = step, checksum(part_of(p) for p in self.state.parameters.values())
+        return self._checksum[1]
 
     def closing_token(self) -> torch.Tensor:
         """Something to reduce when there is nothing left to say."""

@@ -57,8 +57,8 @@ class Reports:
         )
         self.source, self.state_bytes = "own", 0
 
-    def checksums(self, step: int, checksums: dict[int, int]) -> None:
-        """Parameters differ between replicas: name the minority, if there is a majority."""
+    def checksums(self, step: int, checksums: dict[int, int], replica: int = 1) -> None:
+        """Parameters differ between replicas, of so many workers: name the minority, if there is a majority."""
         formation = self._membership.formation
         if formation is None or formation.rank != 0:
             return
@@ -66,6 +66,6 @@ class Reports:
         common = max(set(sums), key=sums.count)
         minority: tuple[str, ...] = ()
         if sums.count(common) * 2 > len(sums):
-            odd = {seat for seat, value in checksums.items() if value != common}
-            minority = tuple(m for m in formation.members if WorkerName.parse(m).seat in odd)
+            odd = {number for number, value in checksums.items() if value != common}
+            minority = tuple(m for m in formation.members if WorkerName.parse(m).seat // replica in odd)
         self._membership.tell(ChecksumsDiffer(formation.epoch, step, minority))

@@ -21,6 +21,7 @@ import torch
 
 from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.checksum import checksum
+from unicorn_mgr.worker.sharding import Part, is_sharded, part_of, restored
 
 Tree = Any
 
@@ -62,7 +63,7 @@ class Packed:
 
 
 def pack(tree: Tree) -> Packed:
-    """Take the tensors out of a tree.  They are referred to, not copied."""
+    """Take the tensors out of a tree.  They are referred to, not copied; of sharded ones, this worker's part."""
     names: dict[str, None] = {}
     tensors: list[torch.Tensor] = []
 
@@ -71,8 +72,8 @@ def pack(tree: Tree) -> Packed:
             if value.layout is not torch.strided or value.is_quantized:
                 raise StateError(f"{path.lstrip('.')}: a tensor of layout {value.layout} can't be sent: make it dense")
             names[_unlike(names, path)] = None
-            tensors.append(value.detach().resolve_conj().resolve_neg())
-            return {"~": "tensor", "i": len(tensors) - 1}
+            tensors.append(part_of(value).resolve_conj().resolve_neg())
+            return {"~": "part" if is_sharded(value) else "tensor", "i": len(tensors) - 1}
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
@@ -95,7 +96,7 @@ def pack(tree: Tree) -> Packed:
 
 
 def unpack(packed: Packed) -> Tree:
-    """Inverse of `pack`."""
+    """Inverse of `pack`, with a `Part` for each part."""
 
     def full(value: Any) -> Any:
         if isinstance(value, list):
@@ -105,6 +106,8 @@ def unpack(packed: Packed) -> Tree:
         kind = value["~"]
         if kind == "tensor":
             return packed.tensors[value["i"]]
+        if kind == "part":
+            return Part(packed.tensors[value["i"]])
         if kind == "float":
             return float.fromhex(value["v"])
         if kind == "bytes":
@@ -159,6 +162,8 @@ class ReplicaState:
         self.model = model
         self.optimizers = list(optimizers)
         self.extra = dict(extra)
+        self.parameters = dict(model.named_parameters())
+        """A module that gathers its parameters for a forward pass has others meanwhile."""
 
     def collect(self, progress: Progress, random: randomness.Raw) -> Packed:
         """The whole state, its tensors referred to and not copied.
@@ -192,19 +197,19 @@ class ReplicaState:
         tree = unpack(packed)
         self._check(tree)
         with torch.no_grad():
-            for name, tensor in self._tensors().items():
-                saved = tree["model"][name]
+            for name, whole in self._tensors().items():
+                tensor, saved = part_of(whole), _bare(tree["model"][name])
                 if tensor.data_ptr() != saved.data_ptr() or tensor.numel() == 0:
                     tensor.copy_(saved)
         for optimizer, saved in zip(self.optimizers, tree["optimizer"], strict=True):
             _adopt_optimizer(optimizer, saved)
         for name, item in self.extra.items():
-            item.load_state_dict(tree["state"][name])
+            item.load_state_dict(restored(tree["state"][name], item.state_dict()))
         randomness.restore(tree["random"])
         return Progress(*tree["progress"])
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        return {**self.parameters, **dict(self.model.named_buffers())}
 
     def _check(self, tree: Tree) -> None:
         """Raise `StateError` if `tree` is not a state of this job."""
@@ -214,8 +219,9 @@ class ReplicaState:
             where = "this model" if odd in mine else "the state"
             raise StateError(f"model.{odd}: only {where} has it")
         for name, tensor in mine.items():
-            if tensor.shape != saved[name].shape:
-                raise StateError(f"model.{name}: {tuple(saved[name].shape)} in the state, {tuple(tensor.shape)} here")
+            here, there = tuple(part_of(tensor).shape), tuple(_bare(saved[name]).shape)
+            if here != there:
+                raise StateError(f"model.{name}: {there} in the state, {here} here")
         if len(tree["optimizer"]) != len(self.optimizers):
             raise StateError(f"optimizer: the state has {len(tree['optimizer'])}, this job {len(self.optimizers)}")
         for optimizer, of in zip(self.optimizers, tree["optimizer"], strict=True):
@@ -235,6 +241,10 @@ class ReplicaState:
         return {"groups": groups, "state": {i: state[i] for i in sorted(state)}}
 
 
+def _bare(saved: torch.Tensor | Part) -> torch.Tensor:
+    return saved.tensor if isinstance(saved, Part) else saved
+
+
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
     return [p for g in optimizer.param_groups for p in g["params"]]
 
@@ -251,4 +261,4 @@ def _adopt_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) ->
     for p in parameters:
         optimizer.state.pop(p, None)
     for i, values in saved["state"].items():
-        optimizer.state[parameters[i]] = dict(values)
+        optimizer.state[parameters[i]] = restored(values, parameters[i])

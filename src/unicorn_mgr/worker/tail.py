@@ -2,7 +2,7 @@
 
 A vector of float64: summed weights, summed losses, how many micro-batches are in, votes to
 stop, the user's metrics, per parameter whether any micro-batch used it, and every
-`verify_every` steps one checksum per seat.  It is reduced like a bucket of gradients, so a
+`verify_every` steps one checksum per replica.  It is reduced like a bucket of gradients, so a
 step that is complete has all of it and a fault can't separate the two.
 """
 
@@ -30,7 +30,7 @@ class Totals:
     metrics: dict[str, float]
     used: tuple[bool, ...]
     checksums: dict[int, int]
-    """Per seat, on a step that verifies; empty otherwise."""
+    """Per replica, on a step that verifies; empty otherwise."""
 
 
 class Tail:

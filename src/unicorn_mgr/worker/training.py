@@ -12,7 +12,8 @@ import torch
 from unicorn_mgr.messages import FreshStart, LoopEnded
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.worker.checks import LoopError, check_backward
-from unicorn_mgr.worker.engine import Engine, FreshStartNeeded
+from unicorn_mgr.worker.engine import Engine
+from unicorn_mgr.worker.loop import FreshStartNeeded
 from unicorn_mgr.worker.membership import GivenUp
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.source import Addressable, Endless
@@ -134,23 +135,41 @@ class Step:
         engine.drills.reach("backward", self.number)
         self._done = True  # if backward raises, what has been accumulated can't be told apart any more
         engine.broken = f"backward of micro-batch {number} in step {self.number} raised"
+        if not engine.turn.counts:
+            loss = loss * 0.0
         (loss if scaler is None else scaler.scale(loss)).backward()
         if engine.replica.gradients.late_gradient:
             raise LoopError(
                 f"{engine.replica.gradients.late_gradient} got a second gradient in one backward, after its bucket "
                 "had been launched: use job.train(overlap=False)"
             )
-        engine.replica.tail.add(loss, weighs, metrics)
+        if engine.turn.counts and engine.place.speaks:
+            engine.replica.tail.add(loss, weighs, metrics)
         engine.broken = ""
-        engine.hold(number)
+        engine.hold()
         engine.drills.reach("computed", self.number)
 
     def skip(self, number: int) -> None:
         """Leave the present micro-batch out, with weight 0."""
         if number != self._current or self._done:
             raise LoopError(f"step {self.number}: skip({number}), but the open micro-batch is {self._current}")
+        if self._engine.place.size > 1:
+            raise LoopError(
+                f"step {self.number}: skip({number}), but the other workers of this replica wait for its part: "
+                "multiply its loss by 0 and give it weight 0 instead"
+            )
         self._done = True
-        self._engine.hold(number)
+        self._engine.hold()
+
+    def clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> float:
+        """Scale the gradient down to a norm of at most `max_norm`; returns the norm that it had.
+
+        As torch.nn.utils.clip_grad_norm_, over the whole model however it is split over workers: all of them
+        call it, after the micro-batches.
+        """
+        if not self._over:
+            raise LoopError(f"step {self.number}: clip_grad_norm() before its micro-batches have ended")
+        return self._engine.unison.clip(self._engine.replica.gradients.parameters, max_norm, norm_type)
 
     @overload
     def micro_batches(self, source: None = None) -> Iterator[int]: ...
@@ -199,6 +218,11 @@ class Step:
         if self._current is None:
             raise LoopError(f"step {self.number}: no micro-batch is open")
         return self._current
+
+    @property
+    def counts(self) -> bool:
+        """False for a micro-batch that another worker of this replica computes, too: it only keeps step."""
+        return self._engine.turn.counts and self._engine.place.speaks
 
     @property
     def complete(self) -> bool:
@@ -260,7 +284,7 @@ class Training:
             with departing(engine, self._checkpoints):
                 self._entry.enter()
         with departing(engine, self._checkpoints):
-            if not engine.dirty and engine.applied >= 0 and engine.membership.leave(engine.applied):
+            if engine.leaves():
                 raise SystemExit(EXIT_LEFT)
             if engine.head():
                 self._checkpoints.at_head(engine)

@@ -9,6 +9,7 @@ from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
 from unicorn_mgr.coordinator.rules.planning import current, yields
 from unicorn_mgr.coordinator.rules.preparation import holders, may_begin, successor_due_at
+from unicorn_mgr.coordinator.rules.replicas import seats_beside, whole_seats
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
@@ -38,6 +39,8 @@ def _seats(job: Job, planned: dict[int, Place]) -> dict[int, Place]:
     """The places of a plan: where a worker still is that was to leave, it simply stays in its seat."""
     if planned is job.seats or planned == job.seats:
         return job.seats
+    if job.spec.replica:
+        return planned  # a seat's number says where in its replica it is
     there = {(w.node, w.slot): w.seat for w in job.alive() if not w.retiring}
     there |= {place: seat for seat, place in job.seats.items()}
     own = {seat: there.get(place, seat) for seat, place in planned.items()}
@@ -58,25 +61,38 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
     if reason:
         yield JobGivenUp(job.name, _exit_code(job), reason)
         return
-    ranks = sorted(job.seats)
-    # A gang's processes meet by the number of its start: whoever comes late to one belongs to it.
-    restarts = job.gang_restarts + bool(job.gang and any(job.incarnations.values()) and not job.alive())
-    for seat in empty:
+    for seat in [seat for seat in empty if _restart_due_at(c, job, seat) <= c.now]:
         node, slot = job.seats[seat]
-        if restart_due_at(c, job, node) > c.now:
-            continue
+        world = _world(job, seat)
         yield WorkerOrdered(
             worker=str(WorkerName(job.name, seat, job.incarnations.get(seat, 0))),
             node=node,
             slot=slot,
-            rank=ranks.index(seat),
-            world_size=len(ranks),
-            restarts=restarts,
-            local_slots=tuple(sorted(s for n, s in job.seats.values() if n == node)),
+            rank=world.index(seat),
+            world_size=len(world),
+            restarts=_start(job, world),
+            local_slots=tuple(sorted(s for n, s in (job.seats[w] for w in world) if n == node)),
             job_running=job.running,
             job_step=max(job.committed, 0),
             reason=job.seats_reason if not job.incarnations.get(seat) else "replaces the one before",
         )
+
+
+def _world(job: Job, seat: int) -> list[int]:
+    """The seats whose processes meet as torch's ranks: all, or those of one replica."""
+    return list(seats_beside(job, seat)) if job.spec.replica else sorted(job.seats)
+
+
+def _start(job: Job, world: list[int]) -> int:
+    """Processes that are to meet do so by the number of their start: whoever comes late to one belongs to it."""
+    if job.spec.replica:
+        return max(job.incarnations.get(seat, 0) for seat in world)
+    return job.gang_restarts + bool(job.gang and any(job.incarnations.values()) and not job.alive())
+
+
+def _restart_due_at(c: Context, job: Job, seat: int) -> float:
+    """When a process of this seat may be started; a replica is started as one."""
+    return max(restart_due_at(c, job, job.seats[s][0]) for s in seats_beside(job, seat) if s in job.seats)
 
 
 def _exit_code(job: Job) -> int:
@@ -105,11 +121,12 @@ def _failed(job: Job) -> list[Worker]:
 def _empty_seats(c: Context, job: Job) -> list[int]:
     filled = {w.seat for w in job.alive()}
     filled |= {w.seat for w in job.workers.values() if w.ended_well and not w.retiring}
-    return [
+    empty = [
         seat
         for seat, place in sorted(job.seats.items())
         if seat not in filled and seat not in job.barred and c.state.nodes[place[0]].usable and may_begin(c, job, place)
     ]
+    return whole_seats(job, empty)
 
 
 def order_deadlines(c: Context, job: Job) -> Iterator[float]:
@@ -118,7 +135,7 @@ def order_deadlines(c: Context, job: Job) -> Iterator[float]:
         yield from (w.gone_at + c.settings.settle_seconds for w in job.workers.values() if not w.alive)
     if wants_slots(job):
         for seat in _empty_seats(c, job):
-            yield restart_due_at(c, job, job.seats[seat][0])
+            yield _restart_due_at(c, job, seat)
 
 
 def gang(c: Context, job: Job) -> Iterator[Decision]:

@@ -12,6 +12,7 @@ from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.escalation import retry_failed
 from unicorn_mgr.coordinator.rules.incidents import incident_id, open_symptom
 from unicorn_mgr.coordinator.rules.preparation import holders
+from unicorn_mgr.coordinator.rules.replicas import whole
 from unicorn_mgr.coordinator.state import Job, JobPhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.triage import COMMUNICATION
 from unicorn_mgr.effects.coordinator import (
@@ -73,15 +74,15 @@ def granted(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
-    stay = [w for w in job.living_members() if w.phase is WorkerPhase.MEMBER]
+    leaving = _leaving(job)
+    stay = [w for w in job.living_members() if w.phase is not WorkerPhase.ENDED and w not in leaving]
     if not stay:  # whoever was about to leave is the last to have the state: it goes on until others have it
         stay = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
     joiners = _joiners(c, job) if _may_join(c, job) else []
     if not stay:
         return
     reasons = [f"without {w.name}: {w.gone_reason}" for w in lost]
-    leaving = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING and w not in stay]
-    reasons += [f"without {w.name}: it leaves" for w in leaving]
+    reasons += [f"without {w.name}: it leaves" for w in leaving if w not in stay]
     reasons += [f"with {w.name}" for w in joiners]
     if _suspension_due(job):
         reasons.append(f"to stand still: {job.suspension.reason}" if job.suspension is not None else "to go on")
@@ -140,8 +141,12 @@ def _change_due(c: Context, job: Job) -> bool:
         return job.transition.stale
     if _suspension_due(job):
         return True
-    leaving = any(w.phase is WorkerPhase.LEAVING for w in job.living_members())
-    return leaving or (_may_join(c, job) and bool(_joiners(c, job)))
+    return bool(_leaving(job)) or (_may_join(c, job) and bool(_joiners(c, job)))
+
+
+def _leaving(job: Job) -> list[Worker]:
+    """Members that have left; of a replica of several, once all have."""
+    return whole(job, [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING])
 
 
 def _suspension_due(job: Job) -> bool:
@@ -152,7 +157,7 @@ def _suspension_due(job: Job) -> bool:
 def _joiners(c: Context, job: Job) -> list[Worker]:
     """Workers that are ready, and whose slot is theirs."""
     ready = [w for w in job.alive() if w.phase is WorkerPhase.READY and w.ready is not None and not w.retiring]
-    return [w for w in ready if not holders(c.state, w)]
+    return whole(job, [w for w in ready if not holders(c.state, w)])
 
 
 def _may_join(c: Context, job: Job) -> bool:

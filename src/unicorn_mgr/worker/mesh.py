@@ -1,0 +1,78 @@
+"""The inside of a replica: torch's own process groups and device meshes, and how its workers agree.
+
+Inside a replica everything is stock torch, made once in its life: a replica that loses a worker is started
+again as a whole, so nothing in here is ever rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from unicorn_mgr.worker.checks import SettingError
+from unicorn_mgr.worker.groups.gloo import NEVER, GlooOperation
+from unicorn_mgr.worker.membership import Membership
+from unicorn_mgr.worker.siblings import Place, place_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+INNER_TIMEOUT = timedelta(days=1)
+"""Of torch's collectives inside a replica: who hangs there is found and ended by the coordinator, long before."""
+
+
+class Inside:
+    """The workers of one replica, in this process's default group.  Implements `Siblings`."""
+
+    def __init__(self, axes: Mapping[str, int], position: int, membership: Membership) -> None:
+        self.place: Place = place_of(axes, position)
+        self._axes = dict(axes)
+        self._membership = membership
+        self._meshes: dict[str, DeviceMesh] = {}
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=INNER_TIMEOUT
+            )
+        if dist.get_world_size() != self.place.size:
+            raise SettingError(
+                f"replica_mesh: the process group has {dist.get_world_size()} ranks, a replica {self.place.size} "
+                "workers: leave init_process_group to replica_mesh"
+            )
+        # Agreements are numbers of the host: no device has to be waited for.
+        self._group = dist.new_group(backend="gloo", timeout=NEVER)
+
+    def mesh(self, names: Sequence[str]) -> DeviceMesh:
+        """The device mesh of these axes.  Raises `SettingError`."""
+        for name in names:
+            if name not in self._axes:
+                raise SettingError(f"replica_mesh: {name}: a replica of this job has {', '.join(self._axes)}")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device not in self._meshes:
+            shape, all_names = tuple(self._axes.values()), tuple(self._axes)
+            self._meshes[device] = init_device_mesh(device, shape, mesh_dim_names=all_names)
+        whole = self._meshes[device]
+        return whole if tuple(names) == tuple(self._axes) or not names else whole[tuple(names)]
+
+    def largest(self, *values: int) -> tuple[int, ...]:
+        """Of each value the largest that any worker has.  Raises `GivenUp`."""
+        tensor = torch.tensor(values, dtype=torch.int64)
+        self._reduce(tensor, dist.ReduceOp.MAX)
+        return tuple(tensor.tolist())
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Sum a tensor over the workers that speak for their micro-batches, in place.  Raises `GivenUp`."""
+        on_host = tensor if tensor.device.type == "cpu" else tensor.cpu()
+        self._reduce(on_host, dist.ReduceOp.SUM)
+        if on_host is not tensor:
+            tensor.copy_(on_host)
+
+    def _reduce(self, tensor: torch.Tensor, how: dist.ReduceOp.RedOpType) -> None:
+        work = dist.all_reduce(tensor, how, group=self._group, async_op=True)
+        operation = GlooOperation(work, tensor, self._membership.wake)
+        # If it fails a sibling is gone, and this process is about to be ended with its replica.
+        self._membership.wait_out(lambda: operation.done and not operation.error)

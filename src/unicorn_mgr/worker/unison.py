@@ -1,0 +1,57 @@
+"""What all workers of a replica do next is one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from unicorn_mgr.model import Epoch
+from unicorn_mgr.worker.membership import Membership
+from unicorn_mgr.worker.reports import Reports
+from unicorn_mgr.worker.sharding import part_of, share_of_norm
+from unicorn_mgr.worker.siblings import Siblings
+
+
+class Unison:
+    """The membership as the whole replica sees it."""
+
+    def __init__(self, membership: Membership, siblings: Siblings, reports: Reports) -> None:
+        self._membership = membership
+        self._siblings = siblings
+        self._reports = reports
+
+    def newer(self) -> Epoch | None:
+        """The membership that the replica goes over to now, if there is one.  Raises `GivenUp`.
+
+        One of its workers may have heard of a membership that the next one has not: to go over to it alone
+        would leave the others inside a collective for ever.
+        """
+        heard = self._membership.newer()
+        if self._siblings.place.size == 1:
+            return heard
+        newest = Epoch(*self._siblings.largest(*((heard.term, heard.number) if heard else (0, 0))))
+        return newest if newest.number else None
+
+    def all_have(self, mine: bool) -> bool:
+        """Whether every worker of the replica has got what it waited for.  Raises `GivenUp`."""
+        (lacking,) = self._siblings.largest(not mine)
+        return not lacking
+
+    def news_after(self, error: str) -> None:
+        """Something has failed, here or on a sibling: only a newer membership leads on.  Raises `GivenUp`."""
+        if error and not self._membership.overtaken():
+            self._reports.symptom(error)
+        self._membership.await_news()
+
+    def clip(self, parameters: Sequence[torch.nn.Parameter], max_norm: float, norm_type: float) -> float:
+        """Scale gradients down so that the norm of all that the replica holds is at most `max_norm`."""
+        mine = [share_of_norm(p, self._siblings.place.axes, norm_type) for p in parameters if p.grad is not None]
+        total = torch.stack([torch.zeros((), dtype=torch.float64), *(share.cpu() for share in mine)]).sum()
+        self._siblings.add(total)
+        norm: float = float(total) ** (1 / norm_type)
+        if norm > max_norm:
+            for p in parameters:
+                if p.grad is not None:
+                    part_of(p.grad).mul_(max_norm / (norm + 1e-6))
+        return norm

@@ -1,0 +1,108 @@
+"""Replicas of several workers, split as torch documents it: they heal as small ones do, in float64."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from e2e.harness import Cluster, Job, check_counted_once, check_exact, cluster, environment
+
+SCRIPT = Path(__file__).parent / "scripts" / "sharded.py"
+STEPS = 40
+PLACES = ["compute", "backward", "computed", "first_bucket", "in_reduce", "reduced", "optimizer"]
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
+    """Two nodes of four slots."""
+    with cluster(tmp_path_factory.mktemp("eight"), templates, nodes=2, slots=4) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same script without an agent."""
+    out = tmp_path_factory.mktemp("alone")
+    command = [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(STEPS)]
+    subprocess.run(command, check=True, env=environment(), timeout=100)
+    found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
+    return found
+
+
+def submit(
+    cluster: Cluster, replica: dict[str, int], replicas: int, drills: tuple[str, ...] = (), pace: float = 0.05
+) -> Job:
+    size = math.prod(replica.values())
+    name = ",".join(replica)
+    arguments = ["--steps", str(STEPS), "--pace", str(pace), "--axes", name]
+    return cluster.submit(
+        arguments,
+        size=size * replicas,
+        size_min=size,
+        drills=drills,
+        script=SCRIPT,
+        replica=replica,
+        replica_size=size,
+    )
+
+
+def finish(job: Job, alone: dict[str, Any], members: int) -> None:
+    job.hurry_when_whole(members)
+    ended = job.wait()
+    assert ended.exit_code == 0, f"{ended.reason}\n{job.cluster.logs()}"
+    check_exact(job, alone, members)
+    check_counted_once(job, STEPS)
+
+
+def test_an_undisturbed_job_of_sharded_replicas(eight: Cluster, alone: dict[str, Any]) -> None:
+    job = submit(eight, {"shard": 2}, 2)
+    finish(job, alone, 4)
+    assert eight.incidents(job.name) == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_replica_that_loses_a_worker_comes_back_whole(eight: Cluster, alone: dict[str, Any], place: str) -> None:
+    heals(eight, alone, {"shard": 2}, f"3.0:kill:6:{place}")
+
+
+def heals(eight: Cluster, alone: dict[str, Any], replica: dict[str, int], drill: str) -> None:
+    job = submit(eight, replica, 2, drills=(drill,))
+    finish(job, alone, 2 * math.prod(replica.values()))
+    (incident,) = eight.incidents(job.name)
+    assert (incident.steps_lost, incident.state) == (0, "closed")
+
+
+@pytest.mark.parametrize("place", ["compute", "backward", "in_reduce"])
+def test_sharded_and_tensor_parallel_at_once(eight: Cluster, alone: dict[str, Any], place: str) -> None:
+    heals(eight, alone, {"shard": 2, "tensor": 2}, f"6.0:kill:6:{place}")
+
+
+def test_both_workers_of_a_replica_at_once(eight: Cluster, alone: dict[str, Any]) -> None:
+    job = submit(eight, {"shard": 2}, 3, drills=("2.0:kill:6:backward", "3.0:kill:6:backward"))
+    finish(job, alone, 6)
+    assert all(i.steps_lost == 0 for i in eight.incidents(job.name))
+
+
+def test_two_replicas_at_once(eight: Cluster, alone: dict[str, Any]) -> None:
+    """The third one has all of the state."""
+    job = submit(eight, {"shard": 2}, 3, drills=("1.0:kill:6:in_reduce", "2.0:kill:6:in_reduce"))
+    finish(job, alone, 6)
+    assert all(i.steps_lost == 0 for i in eight.incidents(job.name))
+
+
+def test_a_replica_is_given_to_another_job_and_back(eight: Cluster, alone: dict[str, Any]) -> None:
+    """It leaves as a whole, after a step that all have made."""
+    job = submit(eight, {"shard": 2}, 3, pace=0.5)
+    eight.wait_for("all train", lambda _: eight.job(job.name).size == 6)
+    other = eight.submit(["--steps", "20", "--pace", "0.1"], size=4, size_min=4, weight=50.0)
+    eight.wait_for("two replicas are left", lambda _: eight.job(job.name).size == 4)
+    (other.out / "hurry").touch()
+    assert other.wait().exit_code == 0
+    finish(job, alone, 6)
+    assert eight.incidents(job.name) == []

@@ -1,0 +1,136 @@
+"""Replicas of several workers in the coordinator's core: begun, lost, joined and left as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from unit.test_core_planning import Planned
+from unit.world import World
+
+from unicorn_mgr import messages as m
+from unicorn_mgr.effects import coordinator as e
+
+SPLIT: dict[str, Any] = {"replica": {"shard": 2}, "replica_size": 2}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(nodes=3, slots=2)
+    yield made
+    made.check_replay()
+
+
+def seats_of(names: list[str]) -> list[int]:
+    return [int(name.split("/")[1].split(".")[0]) for name in names]
+
+
+def test_a_replica_is_begun_as_one(world: World) -> None:
+    world.submit("gpt", 2, 4, **SPLIT)
+    orders = world.decisions(e.WorkerOrdered)
+    assert [(o.worker, o.rank, o.world_size) for o in orders] == [
+        ("gpt/0.0", 0, 2),
+        ("gpt/1.0", 1, 2),
+        ("gpt/2.0", 0, 2),
+        ("gpt/3.0", 1, 2),
+    ]
+    assert [len({world.worker(f"gpt/{s}.0").node for s in pair}) for pair in ((0, 1), (2, 3))] == [1, 1]
+    (welcome,) = {s.welcome.replica for _, s in world.said(m.StartWorker)}
+    assert [(axis.name, axis.size) for axis in welcome] == [("shard", 2)]
+
+
+def test_a_life_begins_with_whole_replicas(world: World) -> None:
+    world.submit("gpt", 2, 4, **SPLIT)
+    for name in ("gpt/0.0", "gpt/1.0", "gpt/2.0"):
+        world.begin(name)
+    world.wait(world.settings.start_grace_seconds + 1)
+    assert world.members() == ["gpt/0.0", "gpt/1.0"]
+
+
+def test_the_others_of_a_replica_go_with_the_one_that_is_lost(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    world.die("gpt/3.0")
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/2.0"]
+    world.wait(world.settings.death_batch_seconds)
+    assert world.members() == ["gpt/0.0", "gpt/1.0"]
+    assert len(world.incidents) == 1
+    world.resume(step=5)
+    world.take()
+    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -9)))
+    orders = world.decisions(e.WorkerOrdered)
+    assert [(o.worker, o.restarts) for o in orders] == [("gpt/2.1", 1), ("gpt/3.1", 1)], (
+        "both, and not before both went"
+    )
+    world.begin("gpt/2.1")
+    world.wait(world.settings.join_batch_seconds + 1)
+    assert len(world.members()) == 2, "half a replica is no member"
+    world.begin("gpt/3.1")
+    world.wait(world.settings.join_batch_seconds)
+    assert seats_of(world.members()) == [0, 1, 2, 3]
+    world.resume(step=6)
+    assert not world.incident().open
+    assert len(world.job().deaths) == 1
+
+
+def test_what_a_sibling_runs_into_afterwards_is_the_same_incident(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    world.tell(e.WorkerDying("gpt/3.0", "mutex"))
+    raised = m.Raised("RuntimeError", "Connection closed by peer", "Traceback", 5, 1)
+    world.tell(e.WorkerTold("gpt/2.0", raised), e.WorkerExited(m.Exited("gpt/2.0", 1, raised)))
+    assert [i.worker for i in world.incidents] == ["gpt/3.0"]
+    assert world.job().deaths == []
+
+
+def test_only_the_one_that_was_lost_first_speaks_against_its_micro_batch(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    world.die("gpt/3.0", step=5, micro_batch=1)
+    world.die("gpt/2.0", step=5, micro_batch=0)
+    assert world.job().victims == [("gpt/3.0", 5, 1)]
+
+
+def test_a_replica_leaves_when_all_of_it_has(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    world.tell(e.NodeDrained(world.request(), world.worker("gpt/2.0").node))
+    world.begin_all()
+    world.wait(world.settings.join_batch_seconds)
+    world.resume(step=7)
+    assert seats_of(world.members()) == [0, 1, 2, 3, 4, 5]
+    assert [d.worker for d in world.decisions(e.RetirementOrdered)] == ["gpt/2.0", "gpt/3.0"]
+    world.tell(e.WorkerTold("gpt/2.0", m.Leaving(7)))
+    world.wait(1.0)
+    assert len(world.members()) == 6
+    world.tell(e.WorkerTold("gpt/3.0", m.Leaving(7)))
+    assert seats_of(world.members()) == [0, 1, 4, 5]
+
+
+def test_slots_that_make_no_replica_are_left_to_others() -> None:
+    world = Planned(nodes=3, slots=3)
+    world.submit("gpt", 2, 6, **SPLIT)
+    world.answer()
+    assert world.sizes() == {"gpt": 6}
+    assert [w.seat for w in world.job().alive()] == [0, 1, 2, 3, 4, 5]
+    places = [world.job().seats[s][0] for s in range(6)]
+    assert places[::2] == places[1::2], "each within a node"
+    world.submit("rest", 1, 3)
+    world.answer()
+    assert world.sizes() == {"gpt": 6, "rest": 3}
+    world.check_replay()
+
+
+def test_what_is_left_of_a_lost_replica_makes_a_new_one() -> None:
+    """Two racks' worth of one slot each: replicas may reach over nodes, not over racks."""
+    world = Planned(nodes=0)
+    for i, rack in enumerate("aaabbb"):
+        world.attach(f"n{i}", domain=f"rack-{rack}")
+    world.train_planned("gpt", 2, 4, replica_within="domain", **SPLIT)
+    lost = world.job().seats[0][0]
+    world.tell(e.NodeSilent(lost, 2.6), e.JobHalted("gpt", 1.1))
+    world.answer()
+    world.settle()
+    assert len(world.members()) == 4
+    seats = world.job().seats
+    racks = {seat: world.node(node).domain for seat, (node, _) in seats.items()}
+    for seat in seats:
+        assert racks[seat] == racks[seat ^ 1], seats
+    world.check_replay()
