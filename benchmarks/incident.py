@@ -91,7 +91,7 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def _running(nodes: int, jobs: int) -> CoordinatorCore:
-    """All slots are used, by jobs that are alike: as good as it gets, so that only the loss moves anybody."""
+    """All slots are used, by jobs that have all they want: only the loss moves anybody."""
     settings = Settings()
     core = CoordinatorCore(settings, None, Orders(settings, b"secret"))
     slots = tuple(Slot(i) for i in range(SLOTS_OF_NODE))
@@ -113,7 +113,7 @@ def _running(nodes: int, jobs: int) -> CoordinatorCore:
 
 def _begun(core: CoordinatorCore, job: str, seats: dict[int, tuple[str, int]]) -> None:
     workers = [f"{job}/{seat}.0" for seat in seats]
-    core.replay(e.JobSubmitted(job, job, JobSpec(job, size_min=8, size_max=100_000)), NOW)
+    core.replay(e.JobSubmitted(job, job, JobSpec(job, size_min=8, size_max=len(seats))), NOW)
     core.replay(e.SlotsAssigned(job, seats, ""), NOW)
     for worker, (node, slot) in zip(workers, seats.values(), strict=True):
         core.replay(e.WorkerOrdered(worker, node, slot, 0, len(seats), 0, (), False, 0, ""), NOW)

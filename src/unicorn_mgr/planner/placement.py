@@ -197,9 +197,11 @@ def placed(problem: Problem, wishes: Sequence[Wish], lesser: Callable[[int, int]
     """
     nodes = problem.by_name
     seats = [dict(w.demand.seats) if w.frozen else kept_seats(w, nodes) for w in wishes]
+    lacking = [i for i, w in enumerate(wishes) if len(seats[i]) < w.size]
+    if not lacking:
+        return seats
     room = Room.of(problem, seats)
-    order = sorted(range(len(wishes)), key=lambda i: (-wishes[i].demand.replica, -wishes[i].demand.priority, i))
-    for i in order:
+    for i in sorted(lacking, key=lambda i: (-wishes[i].demand.replica, -wishes[i].demand.priority, i)):
         wish = wishes[i]
         while len(seats[i]) < wish.size:
             try:
