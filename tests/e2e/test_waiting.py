@@ -8,13 +8,13 @@ from pathlib import Path
 from e2e.harness import Cluster, Job, Undisturbed, check_counted_once, check_exact
 
 STEPS = 40
+MICRO_BATCHES = 8  # so many that the fourth slot is worth having
+ARGUMENTS = ("--steps", str(STEPS), "--micro-batches", str(MICRO_BATCHES))
 
 
 def submit_low(shared: Cluster, store: Path, drills: tuple[str, ...] = ()) -> Job:
     """It takes its time, and stores nothing by itself before its end."""
-    return shared.submit(
-        ["--steps", str(STEPS), "--pace", "0.2"], size=4, size_min=3, checkpoint_url=str(store), drills=drills
-    )
+    return shared.submit([*ARGUMENTS, "--pace", "0.2"], size=4, size_min=3, checkpoint_url=str(store), drills=drills)
 
 
 def wait_until_it_waits(shared: Cluster, low: Job) -> None:
@@ -30,8 +30,8 @@ def comes_back(shared: Cluster, low: Job, undisturbed: Undisturbed) -> None:
     (low.out / "hurry").touch()
     ended = low.wait()
     assert ended.exit_code == 0, f"{ended.reason}\n{shared.logs()}"
-    check_exact(low, undisturbed("--steps", str(STEPS)), members=4)
-    check_counted_once(low, STEPS)
+    check_exact(low, undisturbed(*ARGUMENTS), members=4)
+    check_counted_once(low, STEPS, MICRO_BATCHES)
 
 
 def test_a_job_waits_while_a_more_important_one_trains(
