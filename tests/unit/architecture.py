@@ -55,6 +55,7 @@ PURE = (
     "planner.simple",
     "planner.table",
     "codec",
+    "coordinator.attention",
     "coordinator.core",
     "coordinator.fence",
     "coordinator.state",

@@ -117,10 +117,12 @@ def context(nodes: int, weights: dict[str, float] | None = None) -> tuple[Contex
     for i in range(nodes):
         name = f"gpt/{i}.0"
         job.workers[name] = Worker(name, "gpt", i, f"n{i}", 0, 0.0, phase=WorkerPhase.MEMBER)
+        state.nodes[f"n{i}"].processes[0] = [name]
     for node, weight in (weights or {}).items():
         name = f"other-{node}"
         other = state.jobs[name] = Job(name, JobSpec(name=name, weight=weight), 0.0)
         other.workers[f"{name}/0.0"] = Worker(f"{name}/0.0", name, 0, node, 1, 0.0, phase=WorkerPhase.MEMBER)
+        state.nodes[node].processes[1] = [f"{name}/0.0"]
     return Context(state, Settings(), FirstComeFirstServed(), 0.0, Outlook(Settings())), job
 
 

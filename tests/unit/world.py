@@ -209,6 +209,7 @@ class World:
     def _check(self) -> None:
         """Whatever happens."""
         assert self.core.problem == problem_of(self.state, self.settings), "something has changed unseen"
+        self._check_nothing_is_overlooked()
         held: dict[tuple[str, int], list[Worker]] = {}
         for job in self.state.jobs.values():
             for worker in job.workers.values():
@@ -224,6 +225,14 @@ class World:
             assert len(members) <= 1, f"{members} are both members on {place}"
         for incident in self.incidents:
             assert len(set(incident.escalations)) == len(incident.escalations), "each at most once"
+
+    def _check_nothing_is_overlooked(self) -> None:
+        """As if every job were looked at after every event."""
+        core, jobs = self.core, [job for job in self.state.jobs.values() if not job.over]
+        assert core._next_decisions({job.name for job in jobs}, self.now) == [], "a job has been overlooked"
+        known, due = core.next_deadline(self.now), [at for job in jobs for at in core._deadlines_of(job, self.now)]
+        first = min((at for at in due if at > self.now), default=None)
+        assert first is None or (known is not None and known <= first), "a deadline has been overlooked"
 
     def replayed(self) -> ClusterState:
         """The state that the journal alone leads to."""

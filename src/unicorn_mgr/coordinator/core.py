@@ -15,11 +15,14 @@ and derives nothing.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from unicorn_mgr.coordinator.attention import Agenda, concerned
 from unicorn_mgr.coordinator.fence import admits
 from unicorn_mgr.coordinator.orders import Orders
-from unicorn_mgr.coordinator.outlook import Outlook, job_of, worker_of
+from unicorn_mgr.coordinator.outlook import Outlook
 from unicorn_mgr.coordinator.record import record
 from unicorn_mgr.coordinator.rules import (
     ClusterDeadlines,
@@ -42,7 +45,7 @@ from unicorn_mgr.coordinator.rules import (
     suspension,
 )
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.state import ClusterState
+from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.planner.problem import Policy, Problem
 
@@ -132,9 +135,11 @@ class CoordinatorCore:
     orders: Orders
     state: ClusterState = field(default_factory=ClusterState)
     _outlook: Outlook = field(init=False)
+    _agenda: Agenda = field(init=False)
 
     def __post_init__(self) -> None:
         self._outlook = Outlook(self.settings)
+        self._agenda = Agenda(self._deadlines_of)
 
     @property
     def problem(self) -> Problem:
@@ -147,35 +152,36 @@ class CoordinatorCore:
             return Outcome((), ())
         entries: list[e.Event] = []
         actions: list[e.Action] = []
+        touched = self._agenda.due(self.state, now)
         if not isinstance(event, e.TimePassed):
             self._commit(event, now, entries, actions)
-        touched = self._touched(event)
+            touched |= concerned(self.state, self._outlook, event)
         for _ in range(DECISIONS_MAX):
             decisions = self._next_decisions(touched, now)
             if not decisions:
+                self._agenda.looked_at(self.state, sorted(touched), now)
                 return Outcome(tuple(entries), tuple(actions))
             for decision in decisions:
                 self._commit(decision, now, entries, actions)
-                touched |= self._touched(decision)
+                touched |= concerned(self.state, self._outlook, decision)
         raise AssertionError(f"{type(event).__name__} leads to decisions without end: {entries[-3:]}")
 
     def replay(self, entry: e.Event, now: float) -> None:
         """Record what the journal says; nothing follows from it that the journal does not say, too."""
         record(self.state, entry, now)
         self._outlook.heed(entry)
+        self._agenda.clear()
 
     def next_deadline(self, now: float) -> float | None:
         """When time alone may lead to a decision; None if it can't."""
         c = self._context(now)
-        found = [at for deadlines in CLUSTER_DEADLINES for at in deadlines(c)]
-        found += [
-            at
-            for job in self.state.jobs.values()
-            if not job.over
-            for deadlines in JOB_DEADLINES
-            for at in deadlines(c, job)
-        ]
-        return min((at for at in found if at > now), default=None)
+        found = [at for deadlines in CLUSTER_DEADLINES for at in deadlines(c) if at > now]
+        first = min([*found, self._agenda.first(self.state, now)])
+        return first if first < math.inf else None
+
+    def _deadlines_of(self, job: Job, now: float) -> Iterator[float]:
+        c = self._context(now)
+        return (at for deadlines in JOB_DEADLINES for at in deadlines(c, job))
 
     def _commit(self, event: e.Event, now: float, entries: list[e.Event], actions: list[e.Action]) -> None:
         record(self.state, event, now)
@@ -200,21 +206,3 @@ class CoordinatorCore:
 
     def _context(self, now: float) -> Context:
         return Context(self.state, self.settings, self.policy, now, self._outlook)
-
-    def _touched(self, event: e.Event) -> set[str]:
-        """Jobs that an event may concern.  What concerns a node or the cluster concerns all."""
-        job, worker = job_of(event), worker_of(event)
-        if worker:
-            return {job} | self._beside(worker, ended=isinstance(event, e.WorkerExited))
-        return {job} if job else {name for name, j in self.state.jobs.items() if not j.over}
-
-    def _beside(self, name: str, *, ended: bool) -> set[str]:
-        """Jobs with a process on a worker's slot, and, if it has left that now, whoever was given it."""
-        worker = self.state.worker(name)
-        if worker is None:
-            return set()
-        place = (worker.node, worker.slot)
-        beside = {w.job for w in self.state.on_slot(*place)}
-        if ended:
-            beside |= {job.name for job in self.state.jobs.values() if not job.over and place in job.seats.values()}
-        return beside

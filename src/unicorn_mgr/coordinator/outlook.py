@@ -266,6 +266,10 @@ class Outlook:
         """Whether a slot may be used."""
         return self._cluster.holds(place)
 
+    def jobs_on(self, node: str) -> set[str]:
+        """Jobs that have, or have had, anything on a node, and those that may have by now."""
+        return self._on({node}) | self._stale_jobs
+
     def fits(self, state: ClusterState, planned: Mapping[str, Mapping[int, Place]]) -> bool:
         """Whether a plan can be applied as it stands.
 

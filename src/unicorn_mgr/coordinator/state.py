@@ -471,9 +471,9 @@ class ClusterState:
         return [w for name in names if (w := self.worker(name)) is not None]
 
     def on_node(self, node: str) -> list[Worker]:
-        """Workers of a node that have not been dismissed yet, sorted by name."""
-        found = [w for job in self.jobs.values() if not job.over for w in job.workers.values() if w.node == node]
-        return sorted(found, key=lambda w: w.name)
+        """Workers of a node that have not ended, sorted by name."""
+        names = (name for names in self.nodes[node].processes.values() for name in names)
+        return [w for name in sorted(names) if (w := self.worker(name)) is not None]
 
     def observes(self, job: Job) -> bool:
         """Failures of this job are detected and not acted upon."""

@@ -81,7 +81,7 @@ def _newest_plan(planning: Planning) -> PlanView | None:
 
 def node_view(state: ClusterState, live: Liveness, node: Node, now: float) -> NodeView:
     """One machine."""
-    here = [w for w in state.on_node(node.name) if w.exited is None]
+    here = state.on_node(node.name)
     silent = now - live.beats.get(node.name, now) if node.phase in (NodePhase.SILENT, NodePhase.LOST) else 0.0
     return NodeView(
         node=node.name,

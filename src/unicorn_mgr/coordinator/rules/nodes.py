@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.incidents import explained, incident_id, unexplained
-from unicorn_mgr.coordinator.state import ClusterState, Job, Node, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import ClusterState, Job, Node, NodePhase, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     BreakerReset,
     BreakerTripped,
@@ -43,9 +43,7 @@ def lost(c: Context) -> Iterator[Decision]:
     """A silent node is lost when its jobs stop too, or when its silence outlasts the limit."""
     if c.state.breaker or c.state.paused:
         return
-    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
-        if node.phase is not NodePhase.SILENT:
-            continue
+    for node in _sorted(n for n in c.state.nodes.values() if n.phase is NodePhase.SILENT):
         reason = _why_lost(c, node)
         if not reason:
             continue
@@ -65,6 +63,10 @@ def lost(c: Context) -> Iterator[Decision]:
         if not c.state.observe:
             yield NodeLost(node.name, reason)
             return
+
+
+def _sorted(nodes: Iterable[Node]) -> list[Node]:
+    return sorted(nodes, key=lambda n: n.name)
 
 
 def _opened(c: Context, node: Node, job: str, reason: str, silent_seconds: float, would_have: bool) -> IncidentOpened:
@@ -131,7 +133,7 @@ def isolated(c: Context) -> Iterator[Decision]:
 
 def quarantined(c: Context) -> Iterator[Decision]:
     """A node that keeps getting lost is back: it is not used for a while, and for longer each time."""
-    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
+    for node in _sorted(n for n in c.state.nodes.values() if n.losses):
         back = node.phase in (NodePhase.UP, NodePhase.QUARANTINED)
         # Whatever counts there has not been lost with it, and goes on.
         if back and _flaps(c, node) and not any(w.alive for w in c.state.on_node(node.name)):
@@ -158,8 +160,8 @@ def _quarantine_seconds(c: Context, node: Node) -> float:
 
 def trusted(c: Context) -> Iterator[Decision]:
     """A quarantine has lasted long enough."""
-    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
-        if node.quarantine and c.now >= node.quarantined_until:
+    for node in _sorted(n for n in c.state.nodes.values() if n.quarantine):
+        if c.now >= node.quarantined_until:
             yield NodeTrusted(node.name)
             return
 
@@ -171,19 +173,16 @@ def quarantine_deadlines(c: Context) -> Iterator[float]:
 
 def drained(c: Context) -> Iterator[Decision]:
     """A draining node whose last process has ended is safe to power off."""
-    for node in sorted(c.state.nodes.values(), key=lambda n: n.name):
-        if node.phase is NodePhase.DRAINING and all(w.exited is not None for w in c.state.on_node(node.name)):
+    for node in _sorted(n for n in c.state.nodes.values() if n.phase is NodePhase.DRAINING):
+        if not c.state.on_node(node.name):
             yield NodeEmptied(node.name)
             return
 
 
 def _jobs_on(state: ClusterState, node: Node) -> list[Job]:
     """Jobs that have workers on the node which count."""
-    return [j for j in state.jobs.values() if any(_holds(w, node) for w in j.workers.values())]
-
-
-def _holds(worker: Worker, node: Node) -> bool:
-    return worker.node == node.name and worker.phase not in (WorkerPhase.GONE, WorkerPhase.ENDED)
+    held = {w.job for w in state.on_node(node.name) if w.phase not in (WorkerPhase.GONE, WorkerPhase.ENDED)}
+    return [state.jobs[name] for name in sorted(held)]
 
 
 def _has_incident(state: ClusterState, job: Job, node: Node) -> bool:

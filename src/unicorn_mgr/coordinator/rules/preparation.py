@@ -53,16 +53,17 @@ def _both_fit(job: Job, other: Job, slots: tuple[Slot, ...], index: int) -> bool
 
 def successor_due_at(c: Context, worker: Worker) -> float:
     """Until when a worker that is to leave keeps its slot for the newcomer that is prepared on it."""
-    successors = [
-        w
-        for w in c.state.on_slot(worker.node, worker.slot)
-        if w.job != worker.job and w.phase in _PREPARING and worker in holders(c.state, w)
-    ]
-    return max((w.ordered_at + c.settings.prepare_seconds for w in successors), default=c.now)
+    return max(_preparing_until(c, worker), default=c.now)
+
+
+def _preparing_until(c: Context, worker: Worker) -> Iterator[float]:
+    here = c.state.on_slot(worker.node, worker.slot)
+    for other in here if len(here) > 1 else ():
+        if other.job != worker.job and other.phase in _PREPARING and worker in holders(c.state, other):
+            yield other.ordered_at + c.settings.prepare_seconds
 
 
 def deadlines(c: Context, job: Job) -> Iterator[float]:
-    """When a newcomer has had its time."""
+    """When a newcomer has had its time, and whoever it follows need not wait any longer."""
     for worker in job.alive():
-        if worker.phase in _PREPARING and holders(c.state, worker):
-            yield worker.ordered_at + c.settings.prepare_seconds
+        yield from _preparing_until(c, worker)
