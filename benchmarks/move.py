@@ -32,7 +32,6 @@ QUIET_STEPS = 6
 """Before each change, to know how long an undisturbed step takes."""
 QUIET_SECONDS = 1.0
 """Nobody asks the coordinator anything for this long after a change."""
-WEIGHT_HIGH, WEIGHT_LOW = 16.0, 0.0625
 
 Sizes = dict[str, int]
 Lines = Mapping[str, Sequence[Trace]]
@@ -104,12 +103,12 @@ def _submit(found: Cluster, name: str, state: str, size: int) -> Job:
 
 
 def _moved(found: Cluster, jobs: Mapping[str, Job], times: int, chance: random.Random) -> Way:
-    """The weight of one of them says who gets the slot."""
+    """The minimum of one of them says who gets the slot, whatever the planner has measured that it is worth there."""
     changes = []
     for number in range(times + 1):
         heavy = NAMES[number % 2]
-        weight = WEIGHT_HIGH if heavy == NAMES[0] else WEIGHT_LOW
-        found.command(SetWishes(NAMES[0], {"weight": str(weight)}))
+        for name, least in ((NAMES[1 - number % 2], SLOTS - MOST), (heavy, MOST)):
+            found.command(SetWishes(name, {"min": str(least)}))
         for name, job in jobs.items():
             job.size = MOST if name == heavy else SLOTS - MOST
         time.sleep(QUIET_SECONDS)
