@@ -12,7 +12,7 @@ from worker.recipes import line, loss_of
 
 from unicorn_mgr.messages import Fact, Mistake, Raised
 from unicorn_mgr.worker.attach import attach
-from unicorn_mgr.worker.checks import LoopError, SettingError
+from unicorn_mgr.worker.checks import LoopError, SettingError, check_split
 from unicorn_mgr.worker.training import Training
 
 
@@ -153,3 +153,12 @@ def test_a_parameter_may_be_frozen_for_a_while() -> None:
             step.backward(loss_of(model[0], number) + loss_of(model[1], number))
         gradients.append(model[0].weight.grad is not None)
     assert gradients == [True, False, True]
+
+
+def test_a_parameter_that_the_workers_of_a_replica_would_train_apart_is_refused() -> None:
+    with pytest.raises(
+        SettingError, match="model: weight is not split over the 2 workers along shard: call fully_shard"
+    ):
+        check_split(line(), {"shard": 2})
+    check_split(line(), {"tensor": 2})
+    check_split(line(), {})

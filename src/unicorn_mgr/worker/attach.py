@@ -20,7 +20,7 @@ from unicorn_mgr.model import WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
-from unicorn_mgr.worker.checks import SettingError, check_metrics, check_model, check_number, check_state
+from unicorn_mgr.worker.checks import SettingError, check_metrics, check_model, check_number, check_split, check_state
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.engine import Engine
 from unicorn_mgr.worker.fingerprint import fingerprint
@@ -161,6 +161,7 @@ class Job:
         check_metrics(metrics)
         check_state(state or {})
         check_model(model, as_list(optimizer))
+        check_split(model, self._axes)
         sum_gradients(model)
         replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.nn.parameter import UninitializedParameter
 
+from unicorn_mgr.model import DATA_AXES
+from unicorn_mgr.worker.sharding import axes_of
+
 _TAKEN = ("loss", "weight", "scaler")
 """Names of `step.backward`'s own arguments."""
 
@@ -67,6 +70,21 @@ def check_model(model: torch.nn.Module, optimizers: Sequence[object]) -> None:
                 raise SettingError(
                     f"optimizer: it has a parameter of shape {tuple(p.shape)} that is not the model's; its gradient "
                     "would not be shared: make it part of the model"
+                )
+
+
+def check_split(model: torch.nn.Module, axes: Mapping[str, int]) -> None:
+    """Raise `SettingError` for a parameter of which the workers of a replica would hold copies that drift apart.
+
+    Along a data-like axis they compute different micro-batches, whose gradients torch sums only of what is laid
+    out along it.
+    """
+    for axis in (a for a in DATA_AXES if axes.get(a, 1) > 1):
+        for name, p in model.named_parameters():
+            if p.requires_grad and axis not in axes_of(p):
+                raise SettingError(
+                    f"model: {name} is not split over the {axes[axis]} workers along {axis}: call "
+                    f'fully_shard(model, mesh=job.replica_mesh("{axis}")) before job.train'
                 )
 
 

@@ -7,7 +7,6 @@ again as a whole, so nothing in here is ever rebuilt.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,9 +21,6 @@ from unicorn_mgr.worker.siblings import Place, place_of
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-INNER_TIMEOUT = timedelta(days=1)
-"""Of torch's collectives inside a replica: who hangs there is found and ended by the coordinator, long before."""
-
 
 class Inside:
     """The workers of one replica, in this process's default group.  Implements `Siblings`."""
@@ -35,9 +31,7 @@ class Inside:
         self._membership = membership
         self._meshes: dict[str, DeviceMesh] = {}
         if not dist.is_initialized():
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=INNER_TIMEOUT
-            )
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         if dist.get_world_size() != self.place.size:
             raise SettingError(
                 f"replica_mesh: the process group has {dist.get_world_size()} ranks, a replica {self.place.size} "

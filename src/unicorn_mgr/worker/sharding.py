@@ -60,6 +60,12 @@ def restored(saved: Any, like: Any) -> Any:
     return saved
 
 
+def axes_of(tensor: torch.Tensor) -> tuple[str, ...]:
+    """The axes of its replica that a tensor is laid out over."""
+    layout: Any = tensor
+    return tuple(layout.device_mesh.mesh_dim_names or ()) if is_sharded(tensor) else ()
+
+
 def share_of_norm(p: torch.Tensor, axes: Mapping[str, int], power: float) -> torch.Tensor:
     """What a worker adds to the sum of a gradient's powers over its replica, shape (): copies share one."""
     assert p.grad is not None
