@@ -282,7 +282,7 @@ def test_a_checkpoint_is_complete_when_the_coordinator_says_so(world: World) -> 
     lineage = Lineage(0, Epoch(1, 1))
     written = m.CheckpointWritten(20, lineage, "/checkpoints")
     (committed,) = world.tell(e.WorkerTold("gpt/1.0", written))
-    assert committed == e.CheckpointCommitted("gpt", 20, lineage, "/checkpoints", "gpt/1.0")
+    assert committed == e.CheckpointCommitted("gpt", 20, lineage, "/checkpoints", ("gpt/1.0",))
     told = world.directives(m.CheckpointComplete)
     assert [worker for worker, _ in told] == ["gpt/0.0", "gpt/1.0", "gpt/2.0"]
     world.take()

@@ -125,10 +125,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("min: 4\nmax: 6\nreplica: {shard: 4}\n", "max: 6: want whole replicas of 4 slots: 4 or 8"),
         ("min: 1\nmax: 4\nreplica: {shard: 2}\n", "min: 1: want whole replicas of 2 slots: 2 or 4"),
         ("min: 4\nmax: 4\nreplica: {shard: 2}\nreplica_size: 4\n", "replica_size: 4: want 2, as replica has"),
-        (
-            "min: 2\nmax: 2\nreplica: {shard: 2}\ncheckpoint: {url: /x}\n",
-            "checkpoint: /x: want none: split models can't be stored yet",
-        ),
         ("max: 4\nthroughput: {1: 1.0, 2: 0.5, 3: 2.0, 4: 3.0}\n", "throughput[2]: 0.5 is less than 1 with 1 slots"),
         ("max: 4\nthroughput: {1: 1.0, 4: 3.0}\n", "throughput: nothing for 2, 3 slots: add them"),
         (

@@ -15,6 +15,7 @@ from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.siblings import Siblings
 from unicorn_mgr.worker.state import Packed, Progress
 
 EPOCH = Epoch(1, 1)
@@ -60,6 +61,7 @@ class Bench:
         model: nn.Module | None = None,
         newest: int = -1,
         ends_after: int = -1,
+        siblings: Siblings | None = None,
     ) -> None:
         torch.manual_seed(0)
         self.model = model or nn.Linear(2, 3)
@@ -69,7 +71,11 @@ class Bench:
         self.told: list[Fact] = []
         self.places = Places()
         self.checkpointer = Checkpointer(
-            CheckpointSettings(url, every, keep, job_id, newest), self.told.append, self.places, alone=alone
+            CheckpointSettings(url, every, keep, job_id, newest),
+            self.told.append,
+            self.places,
+            alone=alone,
+            siblings=siblings,
         )
         self.checkpointer.set_fingerprint(MODEL)
 

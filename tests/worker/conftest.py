@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from worker.checkpoints import FLAKY
 from worker.flaky import FlakyFileSystem
 
-from unicorn_mgr.worker import checkpoint
+from unicorn_mgr.worker import attempts
 
 # A busy machine is no failure.
 settings.register_profile("worker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,8 +30,8 @@ def _one_thread_each() -> Iterator[None]:
 @pytest.fixture
 def flaky_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Empty, and what fails there is tried again at once."""
-    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(checkpoint, "RETRY_SECONDS_MAX", 0.001)
+    monkeypatch.setattr(attempts, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(attempts, "RETRY_SECONDS_MAX", 0.001)
     FlakyFileSystem.reset()
     yield
     FlakyFileSystem.reset()

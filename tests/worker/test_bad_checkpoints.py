@@ -15,7 +15,7 @@ from worker.checkpoints import FLAKY, MARKS, MODEL, Bench, weight
 from worker.flaky import FlakyFileSystem
 
 from unicorn_mgr.messages import CheckpointFailed, CheckpointPublished
-from unicorn_mgr.worker import checkpoint as module
+from unicorn_mgr.worker import restoring
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.randomness import capture, portable
 from unicorn_mgr.worker.state import Progress
@@ -132,7 +132,7 @@ def test_storage_that_can_not_be_read_for_a_while_is_read_again(
 
 def test_storage_that_stays_unreadable_ends_the_job_and_does_not_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     Bench(FLAKY).store(1)
-    monkeypatch.setattr(module, "RESTORE_SECONDS_MAX", 0.02)
+    monkeypatch.setattr(restoring, "RESTORE_SECONDS_MAX", 0.02)
     FlakyFileSystem.failures["get_file"] = itertools.repeat(TimeoutError("no answer"))
     with pytest.raises(MistakeError) as refused:
         Bench(FLAKY).find()

@@ -20,8 +20,8 @@ from worker.test_state import DTYPES, same
 from unicorn_mgr.messages import CheckpointComplete, CheckpointFailed, CheckpointPublished, CheckpointWritten
 from unicorn_mgr.model import Epoch, Lineage
 from unicorn_mgr.worker.attach import attach
-from unicorn_mgr.worker.checkpoint import load_folder
 from unicorn_mgr.worker.checks import SettingError
+from unicorn_mgr.worker.folder import load_folder
 from unicorn_mgr.worker.state import Progress, pack
 
 pytestmark = MARKS

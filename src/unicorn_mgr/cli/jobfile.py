@@ -31,7 +31,7 @@ class Checkpoint(_Strict):
     """Where and how often the job's state is stored."""
 
     url: str
-    """A directory, or any fsspec URL."""
+    """A directory, or any fsspec URL; each worker of a `replica` stores its part there."""
     every: Annotated[int, Field(ge=0)] = 0
     """Steps between two."""
     keep: Count = 3

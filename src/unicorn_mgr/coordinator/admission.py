@@ -106,7 +106,6 @@ def _of_replica(spec: JobSpec) -> Rules:
     if not spec.replica:
         return
     size = math.prod(spec.replica.values())
-    yield not spec.checkpoint_url, "checkpoint", spec.checkpoint_url, "want none: split models can't be stored yet"
     for axis, along in spec.replica.items():
         yield axis in AXES, "replica", axis, f"want {' or '.join(AXES)}"
         yield 1 <= along <= SIZE_MAX, f"replica.{axis}", along, "want at least 1"

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Iterator
 
+from unicorn_mgr.coordinator.rules.replicas import seats_beside, whole
 from unicorn_mgr.coordinator.rules.stalls import limits_of_spec
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Job, Worker, WorkerPhase
@@ -73,12 +74,11 @@ class Orders:
             case e.JobGivenUp(name, _, reason):
                 for worker in state.jobs[name].alive():
                     yield from self._directive(state, worker.name, self._give_up(state.jobs[name], worker, reason))
-            case e.CheckpointCommitted(name, step, lineage, _, writer):
+            case e.CheckpointCommitted(name, step, lineage, _, writers):
                 # All members are told: whoever writes next knows which steps are due.
-                for worker in state.jobs[name].living_members():
-                    yield from self._directive(state, worker.name, CheckpointComplete(step, lineage))
-                if writer not in {w.name for w in state.jobs[name].living_members()}:
-                    yield from self._directive(state, writer, CheckpointComplete(step, lineage))
+                members = tuple(w.name for w in state.jobs[name].living_members())
+                for told in (*members, *(w for w in writers if w not in members)):
+                    yield from self._directive(state, told, CheckpointComplete(step, lineage))
             case e.WorkerTold(name, CheckpointWritten() as written):
                 yield from self._complete_already(state, name, written)
             case e.PlanWanted(number):
@@ -214,9 +214,10 @@ class Orders:
             yield from self._directive(state, worker.name, self._give_up(job, worker, job.give_up[1]))
 
     def _give_up(self, job: Job, worker: Worker, reason: str) -> GiveUp:
-        """The first living member saves what all have."""
-        first = next(iter(job.living_members()), None)
-        return GiveUp(reason, save=first is worker)
+        """The first living replica saves what all have."""
+        replicas = whole(job, job.living_members())
+        save = worker in replicas and worker.seat in seats_beside(job, replicas[0].seat)
+        return GiveUp(reason, save)
 
 
 def _members_by_node(job: Job) -> dict[str, tuple[str, ...]]:

@@ -131,7 +131,8 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.SuspensionOrdered() | e.SuspensionWithdrawn() | e.JobSuspended():
             _suspended(state, job, event, now)
         case e.CheckpointCommitted(_, step, lineage, url):
-            job.checkpoint, job.written = Checkpoint(step, lineage, url), None
+            job.checkpoint, job.written = Checkpoint(step, lineage, url), {}
+            job.checkpoint_error = ""
         case e.JobEnded(_, exit_code, reason):
             job.phase, job.exit_code, job.end_reason, job.ended_at = JobPhase.ENDED, exit_code, reason, now
             job.seats, job.members, job.transition = {}, (), None

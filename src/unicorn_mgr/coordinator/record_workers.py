@@ -249,12 +249,22 @@ def _trains(job: Job) -> None:
 def _checkpoint(job: Job, worker: Worker, fact: CheckpointWritten | CheckpointFailed | CheckpointPublished) -> None:
     match fact:
         case CheckpointWritten():
-            job.written, job.written_by = fact, worker.name
-            job.checkpoint_error = ""
+            _part_written(job, worker, fact)
         case CheckpointFailed(_, error, _):
             job.checkpoint_error = error
         case CheckpointPublished(step, _):
             job.published_step = max(job.published_step, step)
+
+
+def _part_written(job: Job, worker: Worker, part: CheckpointWritten) -> None:
+    """Parts make a checkpoint only if they are of the same step and lineage: the newest that is heard of."""
+
+    def age(of: CheckpointWritten) -> tuple[tuple[int, int, int], int]:
+        return of.lineage.order, of.step
+
+    if all(age(other) <= age(part) for other in job.written.values()):
+        alike = {name: other for name, other in job.written.items() if age(other) == age(part)}
+        job.written = {**alike, worker.name: part}
 
 
 def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> None:

@@ -287,8 +287,8 @@ class Job:
     """The same in words."""
     standstills: dict[str, list[float]] = field(default_factory=dict)
     """Seconds that its newest changes have cost, by the kind of the move."""
-    written: CheckpointWritten | None = None
-    written_by: str = ""
+    written: dict[str, CheckpointWritten] = field(default_factory=dict)
+    """By writer: parts of the newest checkpoint that is not complete yet."""
     checkpoint: Checkpoint | None = None
     published_step: int = -1
     checkpoint_error: str = ""

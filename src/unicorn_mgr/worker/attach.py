@@ -29,7 +29,7 @@ from unicorn_mgr.worker.loop import LoopSettings
 from unicorn_mgr.worker.membership import Alone, Clustered, Membership
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.sharding import sum_gradients
-from unicorn_mgr.worker.siblings import Single
+from unicorn_mgr.worker.siblings import Siblings, Single
 from unicorn_mgr.worker.state import Stateful
 from unicorn_mgr.worker.training import Checkpoints, Training, as_list
 
@@ -165,7 +165,8 @@ class Job:
         sum_gradients(model)
         replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
-        checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep)
+        siblings: Siblings = self._siblings() if self._axes else Single()
+        checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep, siblings)
         engine = Engine(
             self._membership,
             replica,
@@ -173,7 +174,7 @@ class Job:
             self._ring,
             self._drills,
             checkpointer.find if checkpointer is not None else lambda _: (None, 0),
-            self._siblings() if self._axes else Single(),
+            siblings,
         )
         stores: Checkpoints = _NoCheckpoints()
         if checkpointer is not None:
@@ -182,14 +183,12 @@ class Job:
         self._training = Training(engine, _Entry(self, engine, metrics, checkpointer), stores)
         return self._training
 
-    def _checkpointer(self, url: str, every: int, keep: int) -> Checkpointer | None:
+    def _checkpointer(self, url: str, every: int, keep: int, siblings: Siblings) -> Checkpointer | None:
         welcome = self._welcome
         if welcome.checkpoint_url:
             url, every, keep = welcome.checkpoint_url, welcome.checkpoint_every_steps, welcome.checkpoint_keep
         if not url:
             return None
-        if self._axes:
-            raise SettingError(f"train: checkpoint: {url}: a model that is split over workers can't be stored yet")
         # A job without checkpoints need not load torch.distributed.checkpoint.
         from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings  # noqa: PLC0415 - see above
         from unicorn_mgr.worker.storage import StorageError  # noqa: PLC0415 - see above
@@ -197,7 +196,12 @@ class Job:
         settings = CheckpointSettings(url, every, keep, welcome.job_id or secrets.token_hex(8), welcome.checkpoint_step)
         try:
             found = Checkpointer(
-                settings, self._membership.tell, self._drills, alone=self._link is None, wake=self._membership.wake
+                settings,
+                self._membership.tell,
+                self._drills,
+                alone=self._link is None,
+                wake=self._membership.wake,
+                siblings=siblings,
             )
         except StorageError as wrong:
             raise SettingError(f"train: checkpoint: {url}: {wrong}") from None
@@ -243,43 +247,41 @@ class _NoCheckpoints:
 
 
 class _ToStorage:
-    """The first member stores."""
+    """The first replica stores, each of its workers its own part."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
         self._checkpointer = checkpointer
 
     def at_head(self, engine: Engine) -> None:
-        """Every so many steps."""
-        formation = engine.membership.formation
-        if formation is not None and formation.rank == 0 and self._checkpointer.is_due(engine.applied):
+        """Every so many steps, all parts of the same one: not all workers have heard the same by now."""
+        keeper = self._checkpointer
+        if keeper.is_periodic and _stores(engine) and engine.unison.all_have(keeper.is_due(engine.applied)):
             self._take(engine)
 
     def at_end(self, engine: Engine) -> None:
         """The last step, and nobody leaves before it is stored."""
-        formation = engine.membership.formation
-        if formation is not None and formation.rank == 0:
+        if _stores(engine):
             self.rescue(engine)
             if not self._checkpointer.wait_until_idle():
                 sys.stderr.write("unicorn: the last checkpoint could not be stored\n")
 
     def at_standstill(self, engine: Engine) -> None:
-        """The first member stores, and says so when it is there."""
-        formation = engine.membership.formation
-        if formation is not None and formation.rank == 0 and self._bring_to_storage(engine):
-            engine.membership.tell(Suspended(formation.epoch, engine.applied))
+        """The first replica stores, and the first of its workers says so when all of it is there."""
+        if _stores(engine) and self._bring_to_storage(engine) and engine.place.position == 0:
+            engine.membership.tell(Suspended(engine.newest_epoch, engine.applied))
         engine.ring.write(Phase.WAITING)
         engine.membership.await_news()
 
     def _bring_to_storage(self, engine: Engine) -> bool:
         """False if a newer membership was heard first, or what was stored will never be published."""
-        keeper, wait = self._checkpointer, engine.membership.wait
+        keeper, wait, all_have = self._checkpointer, engine.membership.wait, engine.unison.all_have
         engine.ring.write(Phase.WAITING)
-        if wait(keeper.is_idle) and not keeper.is_published(engine.applied):
+        if all_have(wait(keeper.is_idle)) and not all_have(keeper.is_published(engine.applied)):
             self._take(engine)
             engine.ring.write(Phase.WAITING)
             keeper.committed(engine.applied)
             wait(keeper.is_idle)
-        return keeper.is_published(engine.applied)
+        return all_have(keeper.is_published(engine.applied))
 
     def rescue(self, engine: Engine) -> None:
         """Store what is applied, unless it is stored already."""
@@ -293,6 +295,12 @@ class _ToStorage:
         epoch = formation.epoch if formation is not None else engine.newest_epoch
         engine.ring.write(Phase.SNAPSHOT)
         self._checkpointer.take(engine.packed(), engine.applied, epoch, engine.generation)
+
+
+def _stores(engine: Engine) -> bool:
+    """This worker is of the first replica."""
+    formation = engine.membership.formation
+    return formation is not None and formation.rank == 0
 
 
 class _Entry:

@@ -4,6 +4,10 @@ A checkpoint is a folder in torch.distributed.checkpoint's format and, beside it
 of the same name.  The manifest is written last and in one piece: without it the folder is
 not a checkpoint.  It has the size and checksum of every file, so a torn or rotten one is
 found before anything is loaded.
+
+Of a model that is split over several workers each writes a part: a folder in that format and
+a manifest of its own, both in the checkpoint's folder.  The checkpoint's manifest has the
+files of all parts, and it is the only one that counts.
 """
 
 from __future__ import annotations
@@ -11,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,8 @@ class Manifest:
     fingerprint: dict[str, str]
     files: dict[str, dict[str, Any]]
     """Name -> bytes and blake2b."""
+    axes: dict[str, int] = field(default_factory=dict)
+    """What the model is split along, over how many workers each; empty: it is not."""
 
     @property
     def name(self) -> str:
@@ -64,6 +71,7 @@ class Manifest:
             "job_id": self.job_id,
             "fingerprint": self.fingerprint,
             "files": self.files,
+            "axes": self.axes,
         }
         text = json.dumps(body, sort_keys=True)
         return json.dumps({"checksum": _digest(text.encode()), "manifest": text}).encode()
@@ -81,7 +89,9 @@ class Manifest:
                 raise StorageError(f"its format is {body['format']}, this program knows {FORMAT}")
             generation, term, number = body["lineage"]
             lineage = Lineage(generation, Epoch(term, number))
-            return Manifest(body["step"], lineage, body["job_id"], body["fingerprint"], body["files"])
+            # One without axes is of a time when no model could be split.
+            axes = body.get("axes", {})
+            return Manifest(body["step"], lineage, body["job_id"], body["fingerprint"], body["files"], axes)
         except (KeyError, TypeError, ValueError) as wrong:
             raise StorageError(f"its manifest can't be read: {wrong}") from wrong
 
@@ -115,7 +125,7 @@ class Storage:
 
     @contextlib.contextmanager
     def staging(self, name: str) -> Iterator[Path]:
-        """A local folder to write a checkpoint into: its place itself, or one that `upload` sends there."""
+        """A local folder to write a checkpoint or part into: its place itself, or one that `upload` sends there."""
         if self._local:
             place = Path(self._root) / name
             shutil.rmtree(place, ignore_errors=True)
@@ -141,7 +151,27 @@ class Storage:
 
     def publish(self, manifest: Manifest) -> None:
         """From now on this checkpoint exists."""
-        target = f"{self._root}/{manifest.name}.json"
+        self._write_whole(f"{self._root}/{manifest.name}.json", manifest)
+
+    def publish_part(self, manifest: Manifest, position: int) -> None:
+        """The part of the worker at this position is whole; `manifest` has its files, named as in the part."""
+        files = {f"{part_name(position)}/{file}": said for file, said in manifest.files.items()}
+        at = f"{self._root}/{manifest.name}/{part_name(position)}.json"
+        self._write_whole(at, replace(manifest, files=files))
+
+    def merged(self, manifest: Manifest) -> Manifest:
+        """The same with the files of all its parts.  Raises `StorageError` if one is another checkpoint's."""
+        files: dict[str, dict[str, Any]] = {}
+        for position in range(math.prod(manifest.axes.values())):
+            part = part_name(position)
+            said = Manifest.load(self._fs.cat_file(f"{self._root}/{manifest.name}/{part}.json"))
+            alike = replace(said, files={}) == replace(manifest, files={})
+            if not alike or not all(file.startswith(f"{part}/") for file in said.files):
+                raise StorageError(f"{part} of {manifest.name} is of another checkpoint")
+            files |= said.files
+        return replace(manifest, files=files)
+
+    def _write_whole(self, target: str, manifest: Manifest) -> None:
         if not self._local:
             self._fs.pipe_file(target, manifest.dump())
             return
@@ -151,20 +181,24 @@ class Storage:
             file.flush()
             os.fsync(file.fileno())
         fresh.rename(target)
-        _sync(Path(self._root))
+        _sync(fresh.parent)
 
     @contextlib.contextmanager
-    def checked(self, manifest: Manifest) -> Iterator[Path]:
-        """A local folder with a checkpoint's files, every one as it was written.  Raises `StorageError`."""
+    def checked(self, manifest: Manifest, part: str = "") -> Iterator[Path]:
+        """A local folder with the files of a checkpoint, or of a part, as they were written.  Raises `StorageError`."""
+        place = f"{self._root}/{manifest.name}/{part}".rstrip("/")
+        files = manifest.files
+        if part:
+            files = {f.removeprefix(f"{part}/"): said for f, said in files.items() if f.startswith(f"{part}/")}
         with contextlib.ExitStack() as stack:
             if self._local:
-                folder = Path(self._root) / manifest.name
+                folder = Path(place)
             else:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unicorn-restore-")))
-            for file, said in manifest.files.items():
+            for file, said in files.items():
                 path = folder / plain_name(file)
                 if not self._local:
-                    self._fetch(f"{self._root}/{manifest.name}/{file}", path)
+                    self._fetch(f"{place}/{file}", path)
                 if not path.exists():
                     raise StorageError(f"file {file} is missing")
                 if path.stat().st_size != said["bytes"]:
@@ -188,7 +222,7 @@ class Storage:
                 self._remove(name)
 
     def discard(self, name: str) -> None:
-        """Remove a folder that was not published."""
+        """Remove a folder that was not published, of a checkpoint or of a part."""
         self._remove(name)
 
     def _fetch(self, source: str, target: Path) -> None:
@@ -200,6 +234,11 @@ class Storage:
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm(f"{self._root}/{name}", recursive=True)
+
+
+def part_name(position: int) -> str:
+    """Of the part that the worker at this position of its replica writes."""
+    return f"part-{position}"
 
 
 def plain_name(file: str) -> str:

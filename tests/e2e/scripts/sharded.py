@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=6)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a micro-batch takes, until told to hurry")
     parser.add_argument("--axes", default="shard")
+    parser.add_argument("--raise-at", default="", help="STEP:NUMBER")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     me = os.environ.get("UNICORN_WORKER", "alone").replace("/", "-")
@@ -99,6 +100,8 @@ def main() -> None:
             for number in step.micro_batches():
                 if step.counts:
                     records.write(json.dumps([os.getpid(), step.number, number, step.rehearsal]) + "\n")
+                if args.raise_at == f"{step.number}:{number}" and step.counts and not step.rehearsal:
+                    raise ValueError(f"planted: micro-batch {number} of step {step.number}")
                 if args.pace and not (args.out / "hurry").exists():
                     time.sleep(args.pace)
                 x, wanted = batch_of(step.number, number)

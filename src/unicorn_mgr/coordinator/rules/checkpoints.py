@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.replicas import whole
 from unicorn_mgr.coordinator.state import Job
 from unicorn_mgr.effects.coordinator import CheckpointCommitted, Decision
 
 
 def committed(c: Context, job: Job) -> Iterator[Decision]:
-    """All shards of a step are in storage, written by members that count."""
+    """All parts of a step are in storage, written by workers of one replica that count."""
     del c
-    written = job.written
-    if written is None:
+    known = [worker for name in job.written if (worker := job.workers.get(name)) is not None]
+    writers = whole(job, [w for w in known if w.alive or job.give_up is not None])
+    if not writers:
         return
-    worker = job.workers.get(job.written_by)
-    if worker is None or not (worker.alive or job.give_up is not None):
-        return
-    done = job.checkpoint
+    written, done = job.written[writers[0].name], job.checkpoint
     if done is None or (done.lineage.order, done.step) < (written.lineage.order, written.step):
-        yield CheckpointCommitted(job.name, written.step, written.lineage, written.url, worker.name)
+        names = tuple(w.name for w in writers)
+        yield CheckpointCommitted(job.name, written.step, written.lineage, written.url, names)

@@ -1,7 +1,7 @@
 """A running job waits: it gives all its slots up, and comes back with its state from storage.
 
 A suspension is a membership as any other, of the same members: those of an epoch that `suspends` finish
-the step that is open, so that all have applied the same one, and stand still there.  The first member
+the step that is open, so that all have applied the same one, and stand still there.  The first replica
 stores that state.  Only when it is in storage do the processes end, and only when they have ended are
 their slots used for others.  Whatever happens before is healed by the next epoch, as ever: without a
 member that has died, or, if storage fails, of the same members that go on as if nothing had been.

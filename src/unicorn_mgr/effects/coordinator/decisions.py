@@ -317,13 +317,13 @@ class JobSuspended:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """All shards of a checkpoint are in storage: it may be published."""
+    """All parts of a checkpoint are in storage: it may be published."""
 
     job: str
     step: int
     lineage: Lineage
     url: str
-    worker: str
+    writers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,140 @@
+"""The newest usable checkpoint becomes the state of a job in which nobody has any.
+
+The workers of a replica load the same checkpoint, each its own part.  The first of them proposes one after
+the other, newest first, and they take the first of which every one could load its part.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn, TypeVar
+
+from tenacity import stop_after_delay
+
+from unicorn_mgr.messages import Mistake
+from unicorn_mgr.worker.attempts import attempts, one_line
+from unicorn_mgr.worker.folder import load_intact
+from unicorn_mgr.worker.mistake import MistakeError
+from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.siblings import Siblings
+from unicorn_mgr.worker.state import Packed, Progress, StateError
+from unicorn_mgr.worker.storage import Manifest, Storage, StorageError, part_name
+
+RESTORE_SECONDS_MAX = 120.0
+"""Storage that can't be read for this long ends the job: to begin anew would give up what is stored."""
+
+T = TypeVar("T")
+
+_NONE_LEFT = (-1, -1, -1, -1)
+"""No checkpoint has this order."""
+
+
+class Restorer:
+    """One worker's part in finding what is stored."""
+
+    def __init__(self, storage: Storage, job_id: str, fingerprint: Mapping[str, str], siblings: Siblings) -> None:
+        self._storage = storage
+        self._job_id = job_id
+        self._fingerprint = fingerprint
+        self._siblings = siblings
+
+    def find(self, replica: Replica) -> tuple[Progress | None, int]:
+        """Load the newest usable checkpoint into the replica; returns it and this job's generation.
+
+        One of which a part is torn or damaged is skipped with a warning for the next older.  Raises
+        `MistakeError` for one of another job, and if storage can't be read.
+        """
+        generation, found, same_job = 0, None, True
+        for manifest in self._proposed():
+            packed = None
+            if manifest is not None:
+                same_job = manifest.job_id == self._job_id
+                generation = max(generation, manifest.lineage.generation + (0 if same_job else 1))
+                self._check(manifest)
+                packed = self._load(manifest)
+            (lacking,) = self._siblings.largest(packed is None)
+            if not lacking:
+                assert manifest is not None
+                assert packed is not None
+                found = self._adopt(manifest, packed, replica)
+                break
+        (generation,) = self._siblings.largest(generation)
+        if found is None:
+            return None, generation
+        # That an earlier job was told to stop is no word to this one.
+        return Progress(found.applied, found.ends_after if same_job else -1, generation), generation
+
+    def _proposed(self) -> Iterator[Manifest | None]:
+        """What the first of the replica finds in storage, newest first; None for what is not there from here."""
+        listed = self._reading(lambda: list(self._storage.manifests()))
+        here = {m.order: m for _, m in listed if isinstance(m, Manifest)}
+        mine = iter(listed if self._siblings.place.position == 0 else ())
+        while True:
+            order = _NONE_LEFT
+            for name, manifest in mine:
+                if isinstance(manifest, Manifest):
+                    order = manifest.order
+                    break
+                self._skip(name, manifest)
+            proposed = self._siblings.largest(*order)
+            if proposed == _NONE_LEFT:
+                return
+            yield here.get((proposed[0], proposed[1], proposed[2], proposed[3]))
+
+    def _check(self, manifest: Manifest) -> None:
+        mine = dict(self._siblings.place.axes)
+        if manifest.axes != mine:
+            self._refuse(f"{manifest.name} was written by replicas of {_split(manifest.axes)}, here of {_split(mine)}")
+        for what in ("parameters", "buffers"):
+            there, here = manifest.fingerprint.get(what), self._fingerprint.get(what)
+            if there != here:
+                self._refuse(f"{manifest.name} is of another model ({what} {there}, here {here})")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise MistakeError(Mistake("checkpoint", self._storage.url, f"{why}; choose another --checkpoint"))
+
+    def _load(self, manifest: Manifest) -> Packed | None:
+        """What this worker needs of it; None if it is damaged, which is said."""
+        place = self._siblings.place
+        part = part_name(place.position) if place.axes else ""
+        packed = self._reading(lambda: self._load_part(manifest, part))
+        if isinstance(packed, Packed):
+            return packed
+        self._skip(f"{manifest.name}.json", f"{part}: {packed}" if part else packed)
+        return None
+
+    def _load_part(self, manifest: Manifest, part: str) -> Packed | StorageError:
+        try:
+            with self._storage.checked(manifest, part) as folder:
+                return load_intact(folder)
+        except StorageError as damaged:
+            return damaged
+
+    def _adopt(self, manifest: Manifest, packed: Packed, replica: Replica) -> Progress:
+        try:
+            return replica.state.adopt(packed)
+        except StateError as wrong:
+            self._refuse(f"{manifest.name} is of another job ({wrong})")
+
+    def _reading(self, read: Callable[[], T]) -> T:
+        """Read from storage, which may fail for a while."""
+
+        def failed(why: str) -> None:
+            sys.stderr.write(f"unicorn: {self._storage.url} can't be read: {why}; trying again\n")
+
+        try:
+            for attempt in attempts(failed, stop_after_delay(RESTORE_SECONDS_MAX)):
+                with attempt:
+                    return read()
+        except Exception as last:  # fsspec's file systems raise what they like: the user gets one line of it
+            fix = f"it can't be read: {one_line(last)}; mend it, or choose another --checkpoint"
+            raise MistakeError(Mistake("checkpoint", self._storage.url, fix)) from last
+        raise AssertionError("attempts end with a value or an exception")
+
+    def _skip(self, name: str, why: object) -> None:
+        sys.stderr.write(f"unicorn: {self._storage.url}: checkpoint {name} is skipped: {why}\n")
+
+
+def _split(axes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in axes.items()) or "one worker"

@@ -1,0 +1,149 @@
+"""Checkpoints to storage of models that are split over several workers: all parts of one step, or none."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from e2e.harness import Cluster, Job, check_counted_once, check_exact, cluster, environment
+from e2e.test_replicas import SCRIPT
+
+SHARD = {"shard": 2}
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
+    """Two nodes of four slots."""
+    with cluster(tmp_path_factory.mktemp("stored"), templates, nodes=2, slots=4) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same training without an agent."""
+    out = tmp_path_factory.mktemp("alone")
+    command = [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(STEPS)]
+    subprocess.run(command, check=True, env=environment(), timeout=100)
+    found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+def submit(
+    cluster: Cluster,
+    store: Path,
+    *more: str,
+    replica: dict[str, int] = SHARD,
+    replicas: int = 2,
+    every: int = 4,
+    steps: int = STEPS,
+    **spec: Any,
+) -> Job:
+    size = math.prod(replica.values())
+    return cluster.submit(
+        ["--steps", str(steps), "--axes", ",".join(replica), *more],
+        size=size * replicas,
+        script=SCRIPT,
+        replica=replica,
+        replica_size=size,
+        checkpoint_url=str(store),
+        checkpoint_every_steps=every,
+        checkpoint_keep=20,
+        **{"size_min": size, **spec},
+    )
+
+
+def stored_steps(store: Path) -> list[int]:
+    return sorted(int(p.name[5:15]) for p in store.glob("step-*.json"))
+
+
+def ends_well(job: Job, alone: dict[str, Any], members: int) -> None:
+    ended = job.wait()
+    assert ended.exit_code == 0, f"{ended.reason}\n{job.cluster.logs()}"
+    check_exact(job, alone, members)
+
+
+@pytest.mark.parametrize("replica", [SHARD, {"shard": 2, "tensor": 2}], ids=["shard", "shard and tensor"])
+def test_all_replicas_are_lost(eight: Cluster, alone: dict[str, Any], store: Path, replica: dict[str, int]) -> None:
+    seats = 2 * math.prod(replica.values())
+    drills = tuple(f"{seat}.0:kill:14:before_reduce" for seat in range(seats))
+    job = submit(eight, store, replica=replica, drills=drills)
+    ends_well(job, alone, seats)
+    resumed = [
+        h.event.fact for h in eight.events() if h.kind == "WorkerTold/Resumed" and h.event.worker.startswith(job.name)
+    ]
+    restored = {f.restored_step for f in resumed if f.source == "storage"}
+    assert restored <= {7, 11}, "the newest, or the one before if that was being written"
+    assert len(restored) == 1, "all parts are of the same one"
+    assert max(i.steps_lost for i in eight.incidents(job.name)) == 13 - restored.pop()
+    assert stored_steps(store)[-1] == STEPS - 1
+
+
+def test_with_a_damaged_part_all_go_on_from_an_older_one(eight: Cluster, alone: dict[str, Any], store: Path) -> None:
+    first = submit(eight, store, steps=10)
+    assert first.wait().exit_code == 0, eight.logs()
+    newest, older = stored_steps(store)[-1], stored_steps(store)[-2]
+    (part,) = store.glob(f"step-{newest:010d}.*/part-1")
+    data = next(part.glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-7])
+    job = submit(eight, store)
+    ends_well(job, alone, 4)
+    assert f"checkpoint {part.parent.name}.json is skipped: part-1: " in job.log()
+    assert min(step for _, step, _, _ in job.records()) == older + 1
+
+
+@pytest.mark.parametrize("drill", ["1.0:kill:7:snapshot", "1.0:kill:7:checkpoint", "0.0:kill:7:publish_checkpoint"])
+def test_a_writer_is_killed_and_the_next_replica_takes_the_next_step(
+    eight: Cluster, alone: dict[str, Any], store: Path, drill: str
+) -> None:
+    job = submit(eight, store, "--pace", "0.05", drills=(drill,))
+    job.hurry_when_whole(4)
+    ends_well(job, alone, 4)
+    check_counted_once(job, STEPS)
+    steps = stored_steps(store)
+    assert steps[-1] == STEPS - 1
+    assert next(step for step in steps if step >= 7) <= 16, steps
+    (incident,) = eight.incidents(job.name)
+    assert (incident.steps_lost, incident.state) == (0, "closed")
+
+
+def test_it_waits_for_a_more_important_job_and_comes_back(eight: Cluster, alone: dict[str, Any], store: Path) -> None:
+    low = submit(eight, store, "--pace", "0.2", replicas=4, every=0, size_min=4)
+    low.wait_step(3)
+    high = eight.submit(["--steps", "60", "--pace", "0.2"], size=8, size_min=6, priority=1)
+    suspended = eight.wait_event("JobSuspended", lambda e: e.job == low.name)
+    assert stored_steps(store) == [suspended.step]
+    high.wait_step(1)
+    (high.out / "hurry").touch()
+    assert high.wait().exit_code == 0, eight.logs()
+    (low.out / "hurry").touch()
+    ends_well(low, alone, 8)
+    computed = Counter((step, number) for _, step, number, rehearsal in low.records() if not rehearsal)
+    assert set(computed.values()) == {1}, "nothing is lost by waiting"
+    assert eight.incidents(low.name) == []
+
+
+def test_a_given_up_job_saves_all_parts_of_what_it_has(eight: Cluster, store: Path) -> None:
+    job = submit(eight, store, "--raise-at", "6:2", replicas=3, every=100)
+    assert job.wait().exit_code == 1
+    assert stored_steps(store) == [5]
+
+
+def test_a_checkpoint_of_another_split_is_the_users_mistake(eight: Cluster, store: Path) -> None:
+    assert submit(eight, store, steps=4).wait().exit_code == 0, eight.logs()
+    ended = submit(eight, store, replica={"tensor": 2}).wait()
+    assert ended.exit_code == 2
+    assert ended.reason.startswith(f"checkpoint: {store}: step-0000000003.")
+    assert "was written by replicas of shard=2, here of tensor=2; choose another --checkpoint" in ended.reason
