@@ -159,7 +159,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGES = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "torn": lambda f: truncate(f / "__0_0.distcp"),
     "rotten": lambda f: flip(f / "__0_0.distcp"),
     "without its index": lambda f: (f / "unicorn.json").unlink(),

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
-from worker.checkpoints import EPOCH, MARKS, PATIENCE_SECONDS, Bench, weight
+from worker.checkpoints import EPOCH, MARKS, Bench, weight
 from worker.test_bad_checkpoints import DAMAGES
+from worker.together import Meeting, Sibling
 
 from unicorn_mgr.messages import CheckpointComplete, CheckpointFailed, CheckpointPublished, CheckpointWritten
 from unicorn_mgr.model import Epoch, Lineage
 from unicorn_mgr.worker.mistake import MistakeError
-from unicorn_mgr.worker.siblings import Place, place_of
+from unicorn_mgr.worker.siblings import place_of
 from unicorn_mgr.worker.state import Progress
 from unicorn_mgr.worker.storage import Manifest
 
@@ -27,43 +26,15 @@ pytestmark = MARKS
 SHARD = {"shard": 2}
 
 
-class _Meeting:
-    """Where the workers of a replica, each in a thread of its own, agree."""
-
-    def __init__(self, size: int) -> None:
-        self.brought: list[tuple[int, ...]] = [()] * size
-        self.all_here = threading.Barrier(size)
-
-    def abort(self) -> None:
-        """Whoever waits for the others waits no more: one of them has gone."""
-        self.all_here.abort()
-
-
-class _Sibling:
-    def __init__(self, meeting: _Meeting, place: Place) -> None:
-        self.place = place
-        self._meeting = meeting
-
-    def largest(self, *values: int) -> tuple[int, ...]:
-        self._meeting.brought[self.place.position] = values
-        self._meeting.all_here.wait(PATIENCE_SECONDS)
-        found = tuple(map(max, zip(*self._meeting.brought, strict=True)))
-        self._meeting.all_here.wait(PATIENCE_SECONDS)
-        return found
-
-    def add(self, tensor: torch.Tensor) -> None:
-        raise AssertionError(f"a checkpoint adds {tensor}")
-
-
 class Split:
     """One replica: a bench for each of its workers, and the coordinator's word."""
 
     def __init__(self, url: str, axes: dict[str, int] = SHARD, job_id: str = "job", keep: int = 3) -> None:
         size = place_of(axes, 0).size
         self.url = url
-        self._meeting = _Meeting(size)
+        self._meeting = Meeting(size)
         self.benches = [
-            Bench(url, alone=False, keep=keep, job_id=job_id, siblings=_Sibling(self._meeting, place_of(axes, i)))
+            Bench(url, alone=False, keep=keep, job_id=job_id, siblings=Sibling(self._meeting, place_of(axes, i)))
             for i in range(size)
         ]
 
@@ -96,19 +67,7 @@ class Split:
     def find(self) -> list[tuple[Progress | None, int]]:
         """All look together, as they come up together."""
 
-        def look(bench: Bench) -> tuple[Progress | None, int]:
-            try:
-                return bench.find()
-            except BaseException:
-                self._meeting.abort()
-                raise
-
-        with ThreadPoolExecutor(len(self.benches)) as threads:
-            looking = [threads.submit(look, bench) for bench in self.benches]
-        failed = [wrong for each in looking if isinstance(wrong := each.exception(), MistakeError)]
-        if failed:
-            raise failed[0]
-        return [each.result() for each in looking]
+        return self._meeting.at_once([bench.find for bench in self.benches])
 
     def steps(self) -> list[int]:
         """Of all that is published."""

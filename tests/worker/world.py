@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from unicorn_mgr.messages import Attached, Fact
+from unicorn_mgr.messages import Attached, Fact, GiveUp
 from unicorn_mgr.model import Drill, Epoch, Holdings
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.attach import Job
@@ -97,6 +97,9 @@ class Seat:
 
     def newer(self) -> Epoch | None:
         return self._world.epoch if self.overtaken() else None
+
+    def given_up(self) -> GiveUp | None:
+        return None
 
     def overtaken(self) -> bool:
         return self._world.epoch > self._epoch

@@ -291,10 +291,8 @@ class _ToStorage:
             self._checkpointer.wait_until_idle()
 
     def _take(self, engine: Engine) -> None:
-        formation = engine.membership.formation
-        epoch = formation.epoch if formation is not None else engine.newest_epoch
         engine.ring.write(Phase.SNAPSHOT)
-        self._checkpointer.take(engine.packed(), engine.applied, epoch, engine.generation)
+        self._checkpointer.take(engine.packed(), engine.applied, engine.newest_epoch, engine.generation)
 
 
 def _stores(engine: Engine) -> bool:

@@ -332,7 +332,7 @@ class Engine:
         self.ring.write(Phase.PUBLISH)
         for bucket in self.replica.buckets:
             bucket.abandon()
-        self._owed = None
+        self._owed, self.newest_epoch = None, newer
         self.membership.abandon()
         self.drills.reach("publish", self.step)
         formation = self.membership.form(newer, self._holdings())
@@ -344,7 +344,6 @@ class Engine:
         self.drills.reach("deal", self.step)
         self._owed = Exchange(self.membership, formation, self._deal(formation), self._transferring)
         self.reports.formed(formation, self._owed.deal.voided)
-        self.newest_epoch = formation.epoch
 
     def _keep_common(self, held: Holdings) -> None:
         """What not all workers of the replica have none of them has."""

@@ -85,6 +85,9 @@ class Membership(Protocol):
     def newer(self) -> Epoch | None:
         """The newest membership heard of, if it replaces the present one."""
 
+    def given_up(self) -> GiveUp | None:
+        """The word that the job is given up, once it has been heard."""
+
     def overtaken(self) -> bool:
         """Nothing begun in the present membership will be of use.  Never raises: hooks ask."""
 
@@ -92,13 +95,13 @@ class Membership(Protocol):
         """Publish, wait for everybody, connect; None if a newer membership overtook this one."""
 
     def wait(self, ready: Callable[[], bool]) -> bool:
-        """Block until `ready()`; False if a newer membership was heard first."""
+        """Block until `ready()`; False if a newer membership, or the end of the job, was heard first."""
 
     def wait_out(self, ready: Callable[[], bool]) -> None:
-        """Block until `ready()`, whatever newer membership is heard.  Raises `GivenUp`."""
+        """Block until `ready()`, whatever is heard."""
 
     def await_news(self) -> None:
-        """Block until a newer membership is heard."""
+        """Block until a newer membership, or the end of the job, is heard."""
 
     def asked_to_leave(self) -> bool:
         """This worker's slot is wanted for something else."""
@@ -128,6 +131,10 @@ class Alone:
     def newer(self) -> Epoch | None:
         """Only once, at the start."""
         return None if self._granted else Epoch(0, 1)
+
+    def given_up(self) -> GiveUp | None:
+        """Nobody gives it up."""
+        return None
 
     def overtaken(self) -> bool:
         """Nobody overtakes it."""
@@ -189,43 +196,35 @@ class Clustered:
         os.register_at_fork(after_in_child=self._close_in_child)
 
     def newer(self) -> Epoch | None:
-        """The newest membership heard of, if it replaces the present one.  Raises `GivenUp`."""
-        if self._link.give_up is not None:
-            raise GivenUp(self._link.give_up)
+        """The newest membership heard of, if it replaces the present one."""
         granted = self._link.granted
         return granted.epoch if granted is not None and granted.epoch > self._epoch else None
 
+    def given_up(self) -> GiveUp | None:
+        """The word that the job is given up, once it has been heard."""
+        return self._link.give_up
+
     def overtaken(self) -> bool:
         """A newer membership, or the end of the job, has been heard of."""
-        return self._newer() or self._link.give_up is not None
-
-    def _newer(self) -> bool:
-        granted = self._link.granted
-        return granted is not None and granted.epoch > self._epoch
+        return self.newer() is not None or self._link.give_up is not None
 
     def wait(self, ready: Callable[[], bool]) -> bool:
-        """Block until `ready()`; False if a newer membership was heard first.  Raises `GivenUp`."""
+        """Block until `ready()`; False if a newer membership, or the end of the job, was heard first."""
         if ready():
             return True
         with self._link.changed:
             self._link.changed.wait_for(lambda: ready() or self.overtaken())
-        if ready():
-            return True
-        self.newer()
-        return False
+        return ready()
 
     def wait_out(self, ready: Callable[[], bool]) -> None:
-        """Block until `ready()`, whatever newer membership is heard.  Raises `GivenUp`."""
+        """Block until `ready()`, whatever is heard."""
         with self._link.changed:
-            self._link.changed.wait_for(lambda: ready() or self._link.give_up is not None)
-        if not ready():
-            self.newer()
+            self._link.changed.wait_for(ready)
 
     def await_news(self) -> None:
-        """Block until a newer membership is heard.  Raises `GivenUp`."""
+        """Block until a newer membership, or the end of the job, is heard."""
         with self._link.changed:
             self._link.changed.wait_for(self.overtaken)
-        self.newer()
 
     def asked_to_leave(self) -> bool:
         """This worker's slot is wanted for something else."""
@@ -267,7 +266,7 @@ class Clustered:
         """
         self._epoch = epoch
         granted = self._await_granted(epoch)
-        if granted.epoch != epoch:
+        if granted is None or granted.epoch != epoch:
             return None
         self._ring.epoch = epoch.number
         self.donor.open(epoch, granted.secret)
@@ -330,8 +329,8 @@ class Clustered:
         )
         return self.formation
 
-    def _await_granted(self, epoch: Epoch) -> Granted:
-        """What a sibling has heard of is on its way here, too.  Raises `GivenUp`."""
+    def _await_granted(self, epoch: Epoch) -> Granted | None:
+        """What a sibling has heard of is on its way here, too; None if the end of the job was heard first."""
 
         def found() -> Granted | None:
             granted = self._link.granted
@@ -339,11 +338,7 @@ class Clustered:
 
         with self._link.changed:
             self._link.changed.wait_for(lambda: found() or self._link.give_up is not None)
-        granted = found()
-        if granted is None:
-            self.newer()
-        assert granted is not None
-        return granted
+        return found()
 
     def _replica_of(self, worker: str) -> int:
         return WorkerName.parse(worker).seat // self._replica

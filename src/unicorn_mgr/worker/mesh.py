@@ -53,13 +53,13 @@ class Inside:
         return whole if tuple(names) == tuple(self._axes) or not names else whole[tuple(names)]
 
     def largest(self, *values: int) -> tuple[int, ...]:
-        """Of each value the largest that any worker has.  Raises `GivenUp`."""
+        """Of each value the largest that any worker has."""
         tensor = torch.tensor(values, dtype=torch.int64)
         self._reduce(tensor, dist.ReduceOp.MAX)
         return tuple(tensor.tolist())
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over the workers that speak for their micro-batches, in place.  Raises `GivenUp`."""
+        """Sum a tensor over the workers that speak for their micro-batches, in place."""
         on_host = tensor if tensor.device.type == "cpu" else tensor.cpu()
         self._reduce(on_host, dist.ReduceOp.SUM)
         if on_host is not tensor:

@@ -54,10 +54,10 @@ class Siblings(Protocol):
         """This worker's."""
 
     def largest(self, *values: int) -> tuple[int, ...]:
-        """Of each value the largest that any of them has.  Raises `GivenUp`."""
+        """Of each value the largest that any of them has."""
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over all of them, in place.  Raises `GivenUp`."""
+        """Sum a tensor over all of them, in place."""
 
 
 class Single:

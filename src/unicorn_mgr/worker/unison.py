@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from unicorn_mgr.model import Epoch
-from unicorn_mgr.worker.membership import Membership
+from unicorn_mgr.worker.membership import GivenUp, Membership
 from unicorn_mgr.worker.reports import Reports
 from unicorn_mgr.worker.sharding import part_of, share_of_norm
 from unicorn_mgr.worker.siblings import Siblings
@@ -24,22 +24,26 @@ class Unison:
     def newer(self) -> Epoch | None:
         """The membership that the replica goes over to now, if there is one.  Raises `GivenUp`.
 
-        One of its workers may have heard of a membership that the next one has not: to go over to it alone
-        would leave the others inside a collective for ever.
+        One of its workers may have heard of a membership, or of the end of the job, that the next one has not:
+        to act on it alone would leave the others inside a collective for ever.
         """
-        heard = self._membership.newer()
-        if self._siblings.place.size == 1:
-            return heard
-        newest = Epoch(*self._siblings.largest(*((heard.term, heard.number) if heard else (0, 0))))
-        return newest if newest.number else None
+        heard, membership = self._membership.newer() or Epoch(), self._membership
+        over = membership.given_up() is not None
+        term, number, any_over = self._siblings.largest(heard.term, heard.number, over)
+        if any_over:
+            membership.wait_out(lambda: membership.given_up() is not None)
+            word = membership.given_up()
+            assert word is not None
+            raise GivenUp(word)
+        return Epoch(term, number) if number else None
 
     def all_have(self, mine: bool) -> bool:
-        """Whether every worker of the replica has got what it waited for.  Raises `GivenUp`."""
+        """Whether every worker of the replica has got what it waited for."""
         (lacking,) = self._siblings.largest(not mine)
         return not lacking
 
     def news_after(self, error: str) -> None:
-        """Something has failed, here or on a sibling: only a newer membership leads on.  Raises `GivenUp`."""
+        """Something has failed, here or on a sibling: only a newer membership leads on."""
         if error and not self._membership.overtaken():
             self._reports.symptom(error)
         self._membership.await_news()

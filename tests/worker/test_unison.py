@@ -1,0 +1,90 @@
+"""The workers of a replica act on news together, whoever has heard of them first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from worker.checkpoints import PATIENCE_SECONDS
+from worker.together import Meeting, Sibling
+
+from unicorn_mgr.messages import GiveUp
+from unicorn_mgr.model import Epoch
+from unicorn_mgr.worker.membership import Alone, GivenUp
+from unicorn_mgr.worker.reports import Reports
+from unicorn_mgr.worker.siblings import place_of
+from unicorn_mgr.worker.unison import Unison
+
+
+class Hearing(Alone):
+    """What one worker has heard, as the test says."""
+
+    def __init__(self, word: GiveUp | None = None, epoch: Epoch | None = None) -> None:
+        super().__init__()
+        self.changed = threading.Condition()
+        self.word = word
+        self.epoch = epoch
+        self.waits = threading.Event()
+
+    def newer(self) -> Epoch | None:
+        return self.epoch
+
+    def given_up(self) -> GiveUp | None:
+        return self.word
+
+    def hear(self, word: GiveUp) -> None:
+        with self.changed:
+            self.word = word
+            self.changed.notify_all()
+
+    def wait_out(self, ready: Callable[[], bool]) -> None:
+        self.waits.set()
+        with self.changed:
+            assert self.changed.wait_for(ready, PATIENCE_SECONDS)
+
+
+def replica(*hearings: Hearing) -> tuple[Meeting, list[Unison]]:
+    meeting = Meeting(len(hearings))
+    places = [place_of({"shard": len(hearings)}, i) for i in range(len(hearings))]
+    return meeting, [
+        Unison(heard, Sibling(meeting, place), Reports(heard)) for heard, place in zip(hearings, places, strict=True)
+    ]
+
+
+def test_nobody_has_heard_anything() -> None:
+    meeting, both = replica(Hearing(), Hearing())
+    assert meeting.at_once([unison.newer for unison in both]) == [None, None]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_membership_that_one_has_heard_of_is_gone_over_to_by_all(first: int) -> None:
+    hearings = [Hearing(epoch=Epoch(1, 3)), Hearing(epoch=Epoch(1, 2))]
+    meeting, both = replica(*(hearings if first == 0 else reversed(hearings)))
+    assert meeting.at_once([unison.newer for unison in both]) == [Epoch(1, 3)] * 2
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_end_of_a_job_that_one_has_heard_of_ends_all_at_the_same_place(first: int) -> None:
+    """Each by its own word: not all of them may be told to save."""
+    words = [GiveUp("poison", save=True), GiveUp("poison", save=False)]
+    hearings = [Hearing(), Hearing()]
+    hearings[first].hear(words[first])
+    meeting, both = replica(*hearings)
+
+    def ends(unison: Unison) -> bool:
+        try:
+            unison.newer()
+        except GivenUp as why:
+            return why.save
+        raise AssertionError("it goes on")
+
+    def hear_late() -> None:
+        other = hearings[1 - first]
+        assert other.waits.wait(PATIENCE_SECONDS)
+        other.hear(words[1 - first])
+
+    late = threading.Thread(target=hear_late)
+    late.start()
+    assert meeting.at_once([lambda u=unison: ends(u) for unison in both]) == [True, False]  # type: ignore[misc]
+    late.join()
