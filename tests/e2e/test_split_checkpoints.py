@@ -87,7 +87,8 @@ def test_all_replicas_are_lost(eight: Cluster, alone: dict[str, Any], store: Pat
     restored = {f.restored_step for f in resumed if f.source == "storage"}
     assert restored <= {7, 11}, "the newest, or the one before if that was being written"
     assert len(restored) == 1, "all parts are of the same one"
-    assert max(i.steps_lost for i in eight.incidents(job.name)) == 13 - restored.pop()
+    lost = 12 - restored.pop()  # nobody had seen yet that all have made step 13
+    assert max(i.steps_lost for i in eight.incidents(job.name)) == lost
     assert stored_steps(store)[-1] == STEPS - 1
 
 
@@ -120,16 +121,16 @@ def test_a_writer_is_killed_and_the_next_replica_takes_the_next_step(
 
 
 def test_it_waits_for_a_more_important_job_and_comes_back(eight: Cluster, alone: dict[str, Any], store: Path) -> None:
-    low = submit(eight, store, "--pace", "0.2", replicas=4, every=0, size_min=4)
+    low = submit(eight, store, "--pace", "0.2", replicas=3, every=0, size_min=4)
     low.wait_step(3)
-    high = eight.submit(["--steps", "60", "--pace", "0.2"], size=8, size_min=6, priority=1)
+    high = eight.submit(["--steps", "60", "--pace", "0.2"], size=6, size_min=6, priority=1)
     suspended = eight.wait_event("JobSuspended", lambda e: e.job == low.name)
     assert stored_steps(store) == [suspended.step]
     high.wait_step(1)
     (high.out / "hurry").touch()
     assert high.wait().exit_code == 0, eight.logs()
     (low.out / "hurry").touch()
-    ends_well(low, alone, 8)
+    ends_well(low, alone, 6)
     computed = Counter((step, number) for _, step, number, rehearsal in low.records() if not rehearsal)
     assert set(computed.values()) == {1}, "nothing is lost by waiting"
     assert eight.incidents(low.name) == []
