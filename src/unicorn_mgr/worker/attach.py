@@ -109,9 +109,12 @@ class Job:
         """
         if not self._axes:
             return None
-        return self._siblings().mesh(names)
+        return self._replica().mesh(names)
 
-    def _siblings(self) -> Inside:
+    def _siblings(self) -> Siblings:
+        return self._replica() if self._axes else Single()
+
+    def _replica(self) -> Inside:
         if self._inside is None:
             # A job whose replicas are single workers need not load all of torch.distributed.
             from unicorn_mgr.worker.mesh import Inside  # noqa: PLC0415 - see above
@@ -165,8 +168,7 @@ class Job:
         sum_gradients(model)
         replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
-        siblings: Siblings = self._siblings() if self._axes else Single()
-        checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep, siblings)
+        checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep)
         engine = Engine(
             self._membership,
             replica,
@@ -174,7 +176,7 @@ class Job:
             self._ring,
             self._drills,
             checkpointer.find if checkpointer is not None else lambda _: (None, 0),
-            siblings,
+            self._siblings(),
         )
         stores: Checkpoints = _NoCheckpoints()
         if checkpointer is not None:
@@ -183,7 +185,7 @@ class Job:
         self._training = Training(engine, _Entry(self, engine, metrics, checkpointer), stores)
         return self._training
 
-    def _checkpointer(self, url: str, every: int, keep: int, siblings: Siblings) -> Checkpointer | None:
+    def _checkpointer(self, url: str, every: int, keep: int) -> Checkpointer | None:
         welcome = self._welcome
         if welcome.checkpoint_url:
             url, every, keep = welcome.checkpoint_url, welcome.checkpoint_every_steps, welcome.checkpoint_keep
@@ -201,7 +203,7 @@ class Job:
                 self._drills,
                 alone=self._link is None,
                 wake=self._membership.wake,
-                siblings=siblings,
+                siblings=self._siblings(),
             )
         except StorageError as wrong:
             raise SettingError(f"train: checkpoint: {url}: {wrong}") from None
