@@ -134,3 +134,22 @@ def test_what_is_left_of_a_lost_replica_makes_a_new_one() -> None:
     for seat in seats:
         assert racks[seat] == racks[seat ^ 1], seats
     world.check_replay()
+
+
+def test_the_same_exception_in_every_replica_is_the_programs(world: World) -> None:
+    """Only the first worker of each to fail has been heard; the other went with it."""
+    world.train("gpt", 4, 2, **SPLIT)
+    for name in ("gpt/0.0", "gpt/1.0", "gpt/2.0", "gpt/3.0"):
+        raised = m.Raised("ValueError", "bad", "Traceback\n  File 'train.py', line 3", 5, 1)
+        world.tell(e.WorkerTold(name, raised), e.WorkerExited(m.Exited(name, 1, raised)))
+    world.wait(1.0)
+    assert [d.exit_code for d in world.decisions(e.JobGivenUp)] == [1]
+
+
+def test_half_a_replica_is_no_member_at_the_end_either(world: World) -> None:
+    """One of its workers has come to the end of the loop, which the other has by then, too."""
+    world.train("gpt", 6, 2, **SPLIT)
+    world.tell(e.WorkerTold("gpt/2.0", m.LoopEnded(9)))
+    world.die("gpt/0.0")
+    world.wait(world.settings.death_batch_seconds)
+    assert seats_of(world.members()) == [4, 5]

@@ -186,3 +186,12 @@ def test_sealing_twice_counts_once() -> None:
     totals = summed([made]).totals()
     assert totals.used == (True,) * 4
     assert totals.checksums == {0: 5}
+
+
+def test_a_worker_with_smaller_parts_has_as_many_buckets_as_its_siblings() -> None:
+    store = GradientStore(list(torch.nn.Linear(3, 2).parameters()))
+    store.fill_up(3)
+    assert [b.local.numel() for b in store.buckets] == [8, 0, 0]
+    store.open()
+    store.expect(last=True)
+    assert store.head() == 0

@@ -150,6 +150,12 @@ class GradientStore:
         self.buckets.append(bucket)
         self._sizes.append(len(members))
 
+    def fill_up(self, count: int) -> None:
+        """Have so many buckets, the last ones empty."""
+        for _ in range(count - len(self.buckets)):
+            self.buckets.append(Bucket(torch.zeros(0, dtype=self._parts[0].dtype, device=self._parts[0].device)))
+            self._sizes.append(0)
+
     def open(self) -> None:
         """A new step: every gradient is a zeroed view."""
         for bucket in self.buckets:

@@ -98,7 +98,9 @@ class Engine:
         self._redealt = False
         """Somebody was lost in the open step, and what is missing has been dealt again."""
         replica.gradients.on_ready = self._launch_ready
-        (self._bucket_count,) = self._siblings.largest(len(replica.buckets))
+        # A replica's workers may have parts of other sizes: what they reduce together must be the same bucket.
+        (most,) = siblings.largest(len(replica.gradients.buckets))
+        replica.fill_up(most)
 
     # -- places in the loop --------------------------------------------------------------
 
@@ -357,19 +359,17 @@ class Engine:
 
     def _holdings(self) -> Holdings:
         buckets = self.replica.buckets
-        # A replica's workers may have different parts of the model: what one lacks is in nobody's way.
-        absent = (True,) * (self._bucket_count - len(buckets))
-        kept = (*(b.kept for b in buckets), *absent)
+        kept = tuple(b.kept for b in buckets)
         if not self._open:
             return Holdings(self.applied, kept=kept)
-        return Holdings(self.applied, tuple(sorted(self._held)), (*(b.complete for b in buckets), *absent), kept)
+        return Holdings(self.applied, tuple(sorted(self._held)), tuple(b.complete for b in buckets), kept)
 
     def _deal(self, formation: Formation) -> Deal:
         top = max(h.applied for h in formation.holdings.values())
         self._stands_after = standstill(formation.holdings.values()) if formation.suspends else None
         if top > NO_STATE and self._is_over(top):
             return deal(formation.members, formation.holdings, 0, 0)
-        return deal(formation.members, formation.holdings, self.settings.micro_batches, self._bucket_count)
+        return deal(formation.members, formation.holdings, self.settings.micro_batches, len(self.replica.buckets))
 
     def _carry_out_in_step(self, owed: Exchange) -> None:
         """This member's part of the deal, in the middle of a turn."""
@@ -439,7 +439,7 @@ class Engine:
         self.watch.restored()
         self._todo = self._harmless(self.step, owed.deal.todo[owed.formation.me])
         held = {m: h.held for m, h in owed.formation.holdings.items() if h.applied == owed.deal.step - 1}
-        mine = [turn.number for turn in self._todo if turn.counts]
+        mine = [turn.number for turn in self._todo if turn.counts and self.place.speaks]
         self._recomputed, self._redealt = self._owners.redeal(owed.formation.members, held, owed.deal.todo, mine)
         self._owed = None
 

@@ -124,7 +124,7 @@ class Exchange:
             bucket.complete = True
 
         bucket.complete = bucket.kept = False
-        self._ask(source, key, lambda _: [bytes_of(host)], landed)
+        self._ask(source, key, lambda _: [bytes_of(host)] if host.numel() else [], landed)
 
     def _ask(
         self,

@@ -6,6 +6,7 @@ again as a whole, so nothing in here is ever rebuilt.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,10 @@ from unicorn_mgr.worker.siblings import Place, place_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+SIBLING_GONE_SECONDS = 2.0
+"""A sibling that has died is known of by then; otherwise it is the link inside the replica that is broken."""
 
 
 class Inside:
@@ -68,5 +73,8 @@ class Inside:
     def _reduce(self, tensor: torch.Tensor, how: dist.ReduceOp.RedOpType) -> None:
         work = dist.all_reduce(tensor, how, group=self._group, async_op=True)
         operation = GlooOperation(work, tensor, self._membership.wake)
-        # If it fails a sibling is gone, and this process is about to be ended with its replica.
-        self._membership.wait_out(lambda: operation.done and not operation.error)
+        self._membership.wait_out(lambda: operation.done)
+        if operation.error:
+            # Mostly a sibling is gone, and this process is about to be ended with its replica.
+            time.sleep(SIBLING_GONE_SECONDS)
+            raise RuntimeError(f"the workers of this replica can't reach each other: {operation.error}")

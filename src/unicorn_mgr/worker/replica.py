@@ -40,6 +40,11 @@ class Replica:
         self._checksum = (NO_STATE, 0)
         self.buckets: list[Bucket] = [*self.gradients.buckets, *self.spoken]
 
+    def fill_up(self, count: int) -> None:
+        """Have so many buckets of gradients, the last ones empty."""
+        self.gradients.fill_up(count)
+        self.buckets = [*self.gradients.buckets, *self.spoken]
+
     def open(self) -> None:
         """A step begins: nothing is held."""
         self.gradients.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, overload
@@ -169,6 +170,8 @@ class Step:
         """
         if not self._over:
             raise LoopError(f"step {self.number}: clip_grad_norm() before its micro-batches have ended")
+        if not 0 < norm_type < math.inf:
+            raise LoopError(f"clip_grad_norm: norm_type: {norm_type}: want a finite number above 0")
         return self._engine.unison.clip(self._engine.replica.gradients.parameters, max_norm, norm_type)
 
     @overload

@@ -54,7 +54,7 @@ class Unison:
         total = torch.stack([torch.zeros((), dtype=torch.float64), *(share.cpu() for share in mine)]).sum()
         self._siblings.add(total)
         norm: float = float(total) ** (1 / norm_type)
-        if norm > max_norm:
+        if not norm <= max_norm:  # of gradients that are not numbers none is left that looks like one
             for p in parameters:
                 if p.grad is not None:
                     part_of(p.grad).mul_(max_norm / (norm + 1e-6))

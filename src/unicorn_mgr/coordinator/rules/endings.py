@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.incidents import DIED, incident_id
+from unicorn_mgr.coordinator.rules.replicas import replica_size, seats_beside
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
@@ -111,8 +112,11 @@ def same_everywhere(c: Context, job: Job) -> Iterator[Decision]:
     """
     if job.over or job.give_up is not None or c.state.observes(job) or job.running or not job.seats:
         return
-    marks = {job.marks.get(seat, "") for seat in job.seats}
-    newest = [d.worker for d in job.deaths[-len(job.seats) :]]
+    replicas = sorted({seat // replica_size(job) for seat in job.seats})
+    # Of a replica of several workers only the first to fail has a mark.
+    told = [[job.marks.get(s, "") for s in seats_beside(job, r * replica_size(job))] for r in replicas]
+    marks = {next(filter(None, of), "") for of in told}
+    newest = [d.worker for d in job.deaths[-len(replicas) :]]
     if len(marks) == 1 and marks != {""} and not _poisoned(job, newest):
         code = next((w.exited.code for w in job.workers.values() if w.name in newest and w.exited is not None), 1)
         what = "ended alike" if min(marks).startswith("exit code") else "raised the same"

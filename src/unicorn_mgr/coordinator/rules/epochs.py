@@ -75,7 +75,7 @@ def granted(c: Context, job: Job) -> Iterator[Decision]:
 
 def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     leaving = _leaving(job)
-    stay = [w for w in job.living_members() if w.phase is not WorkerPhase.ENDED and w not in leaving]
+    stay = whole(job, [w for w in job.living_members() if w.phase is not WorkerPhase.ENDED and w not in leaving])
     if not stay:  # whoever was about to leave is the last to have the state: it goes on until others have it
         stay = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
     joiners = _joiners(c, job) if _may_join(c, job) else []
