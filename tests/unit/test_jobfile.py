@@ -121,6 +121,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("deadline: 2040-01-31T18:00:00Z\n", "steps: missing; a deadline needs the number of steps"),
         ("steps: 100\n", "deadline: missing; steps are told to be done by then"),
         ("min: 4\nmax: 8\nsizes: [3]\n", "sizes: 3 is not allowed: want one of 3 from 4 to 8"),
+        ("weight: 1.0e+308\n", "weight: 1e+308: want 1e-09 to 1e+09"),
+        ("throughput: {1: 1.0e+308}\n", "throughput[1]: 1e+308: want at most 1e+30 FLOP/s"),
+        (
+            "model: {parameters: 1.0e+300, sequence_length: 10, global_batch: 10, device: H100}\n",
+            "parameters: 1e+300: want at most 1e+15",
+        ),
         ("min: 1\nmax: 3\nreplica_size: 4\n", "max: no multiple of replica_size 4"),
         ("min: 4\nmax: 6\nreplica: {shard: 4}\n", "max: 6: want whole replicas of 4 slots: 4 or 8"),
         ("min: 1\nmax: 4\nreplica: {shard: 2}\n", "min: 1: want whole replicas of 2 slots: 2 or 4"),

@@ -81,7 +81,7 @@ def test_it_says_what_each_job_would_make_of_it(world: Planned) -> None:
         (("lose",), "what-if: lose: want "),
         (("lose n9",), "node: n9: there is no such node; known: n0, n1, n2, n3"),
         (("lose n1", "lose n1"), "node: n1: there is no such node; known: n0, n2, n3"),
-        (("add 0 slots",), "what-if: add 0 slots: want 1 to 100000"),
+        (("add 0 slots",), "what-if: add 0 slots: want 1 to 10000"),
         (("add -1 slots",), "what-if: add -1 slots: want "),
         (("end gtp",), "job: gtp: there is no such job; known: gpt"),
         (("end gpt", "job gpt weight=2"), "job: gpt: there is no such job; known: none"),

@@ -28,6 +28,10 @@ from unicorn_mgr.profiles.problem import ProfileError
 
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")
 SIZE_MAX = 100_000
+WEIGHT_MAX = 1e9
+FLOPS_MAX = 1e30
+"""Larger ones have no meaning, and their products soon none either."""
+
 PRIORITY_MAX = 1_000_000
 SLOTS_TRIED_MAX = 1_024
 """Sizes up to this many slots are looked at to find what is wrong with a job's throughput."""
@@ -71,6 +75,12 @@ def _of_training(spec: JobSpec) -> Rules:
     yield spec.size_min <= spec.size_max, "max", spec.size_max, f"want at least min, which is {spec.size_min}"
     yield spec.size_max <= SIZE_MAX, "max", spec.size_max, f"want at most {SIZE_MAX}"
     yield math.isfinite(spec.weight) and spec.weight > 0, "weight", spec.weight, "want a number above 0"
+    yield (
+        1 / WEIGHT_MAX <= spec.weight <= WEIGHT_MAX,
+        "weight",
+        spec.weight,
+        f"want {1 / WEIGHT_MAX:g} to {WEIGHT_MAX:g}",
+    )
     yield spec.directory.startswith("/"), "workdir", spec.directory, "want an absolute path"
     every, factor = spec.checkpoint_every_steps, spec.stall_factor
     yield every >= 0, "checkpoint_every", every, "want at least 0"
@@ -89,7 +99,9 @@ def _of_planning(spec: JobSpec) -> Rules:
     yield spec.replica_within in ("", "node", "domain"), "replica_within", spec.replica_within, "want node or domain"
     yield 0 <= spec.domains <= SIZE_MAX, "domains", spec.domains, f"want 1 to {SIZE_MAX}"
     yield abs(priority) <= PRIORITY_MAX, "priority", priority, f"want -{PRIORITY_MAX} to {PRIORITY_MAX}"
-    yield 0 <= needed < math.inf, "throughput_min", needed, "want a number of FLOP/s, at least 0"
+    yield 0 <= needed <= FLOPS_MAX, "throughput_min", needed, f"want a number of FLOP/s, 0 to {FLOPS_MAX:g}"
+    for slots, rate in spec.throughput.items():
+        yield rate <= FLOPS_MAX, f"throughput[{slots}]", rate, f"want at most {FLOPS_MAX:g} FLOP/s"
     yield 0 <= deadline < math.inf, "deadline", deadline, "want seconds since 1970"
     yield spec.steps >= 0, "steps", spec.steps, "want at least 1"
     yield (

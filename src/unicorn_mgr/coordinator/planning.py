@@ -33,6 +33,9 @@ SLACK_SECONDS = 2.0
 FORESEE_SECONDS = 1.0
 """Between two looks at whether what may happen next has changed."""
 
+FORESEE_AGAIN_SECONDS = 5.0
+"""After the process that foresees has failed."""
+
 LINE_BYTES_MAX = 256 << 20
 
 log = structlog.get_logger()
@@ -67,7 +70,7 @@ class Solver:
                 raise SolverGone(f"no answer within {question.limit * OVERRUN + SLACK_SECONDS:.2g} s") from None
             except (OSError, ValueError) as error:
                 await self.stop()
-                raise SolverGone(str(error)) from error
+                raise SolverGone((str(error).splitlines() or [type(error).__name__])[0]) from error
             except SolverGone:
                 await self.stop()
                 raise
@@ -114,6 +117,9 @@ class Planner:
         self._limit = limit
         self._solver = Solver()
         self._foresight = Solver()
+        self._imagining = Solver()
+        """Nobody's question of what would be holds up what is."""
+        self._filled = False
         self._table: Table | None = None
         self._whole: Table | None = None
         """The newest one that was finished: until the next one is, what that foresees may still happen."""
@@ -124,7 +130,8 @@ class Planner:
         made = self._looked_up(problem)
         if made is None:
             try:
-                made = (await self._solver.ask(Question(self._limit, problem))).plan
+                solver = self._solver if really else self._imagining
+                made = (await solver.ask(Question(self._limit, problem))).plan
             except SolverGone as gone:
                 log.warning("the planner has failed", error=str(gone), consequence="jobs that were hit shrink")
                 made = replace(FirstComeFirstServed().solve(problem), rung="shrink", note=str(gone))
@@ -149,21 +156,23 @@ class Planner:
         while True:
             await asyncio.sleep(FORESEE_SECONDS)
             base = present()
-            if self._table is None or self._table.base is not base:
+            if self._table is None or self._table.base is not base or not self._filled:
                 await self._fill(base, present)
 
     async def _fill(self, base: Problem, present: Callable[[], Problem]) -> None:
         """The solver is told the problem once, and lists what may follow: that is too much for the loop."""
-        self._table = table = Table.of(base, self._table)
+        self._table, self._filled = Table.of(base, self._table), False
+        table = self._table
         self.counts.table_entries = 0
         question = Question(self._limit, base, foresee=True)
         while present() is base:
             try:
                 answered = await self._foresight.ask(question)
             except SolverGone:
+                await asyncio.sleep(FORESEE_AGAIN_SECONDS)
                 return
             if answered.foreseen is None:
-                self._whole = table
+                self._whole, self._filled = table, True
                 return
             table.answers[answered.situation] = answered.foreseen
             self.counts.table_entries = len(table.answers)
@@ -178,3 +187,4 @@ class Planner:
         """End its processes."""
         await self._solver.stop()
         await self._foresight.stop()
+        await self._imagining.stop()

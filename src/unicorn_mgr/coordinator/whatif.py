@@ -20,10 +20,10 @@ from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem, slow
 
 FORMS = '"lose NODE", "add N slots", "end JOB", "submit FILE", "job JOB weight=W" (or min=, max=, priority=)'
 _LOSE = re.compile(r"lose (\S+)")
-_ADD = re.compile(r"add (\d+) slots?")
+_ADD = re.compile(r"add ([0-9]+) slots?")
 _END = re.compile(r"end (\S+)")
 _JOB = re.compile(r"job (\S+) (weight|min|max|priority)=(\S+)")
-SLOTS_ADDED_MAX = 100_000
+SLOTS_ADDED_MAX = 10_000
 
 
 def what_if(

@@ -28,6 +28,10 @@ ACTIVATION_BYTES = 34.0
 ACTIVATION_BYTES_RECOMPUTED = 2.0
 """Per token, layer and unit of width (Korthikanti et al., 2022, with attention that keeps no matrix)."""
 
+PARAMETERS_MAX = 1e15
+LAYERS_MAX = 10_000
+"""Ten times what anybody has trained; layouts are tried layer by layer."""
+
 USABLE_SHARE = 0.92
 """Of a device's memory; the rest is taken by the runtime, communication buffers and fragmentation."""
 
@@ -68,6 +72,8 @@ class ModelShape:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ProfileError(f"{name}: {value!r}: want a number above 0, such as 7e9")
+            if value is not None and value > PARAMETERS_MAX:
+                raise ProfileError(f"{name}: {value:g}: want at most {PARAMETERS_MAX:g}")
         if self.active_parameters is not None and self.active_parameters > self.parameters:
             raise ProfileError(
                 f"active_parameters: {self.active_parameters:g} are more than all, {self.parameters:g}: want fewer"
@@ -77,6 +83,8 @@ class ModelShape:
         for name in ("layers", "hidden"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
+        if self.layers is not None and self.layers > LAYERS_MAX:
+            raise ProfileError(f"layers: {self.layers}: want at most {LAYERS_MAX}")
         if self.sharding not in SHARDINGS:
             raise ProfileError(f"sharding: {self.sharding!r}: want one of {', '.join(SHARDINGS)}")
         if self.global_batch % self.micro_batch:
