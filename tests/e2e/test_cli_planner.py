@@ -196,7 +196,7 @@ MISTAKES = {
     "plan --what-if=job_gpt_weight=-1": "weight: -1.0: want a number above 0",
     "plan --what-if=job_gpt_weight=nan": "weight: nan: want a number above 0",
     "plan --what-if=job_gpt_min=7": "min: 7: want at most max, which is 6",
-    "plan --what-if=add_0_slots": "what-if: add 0 slots: want 1 to 100000",
+    "plan --what-if=add_0_slots": "what-if: add 0 slots: want 1 to 10000",
     "plan --what-if=submit_nowhere.yaml": "job file: nowhere.yaml: No such file or directory",
     "plan --what-if=submit_gpt.yaml": "name: gpt: a job of this name is running; cancel it or choose another name",
     "plan --what-if=submit_hole.yaml": "throughput: nothing for 2 slots: add them, or set sizes: [1, 3]",
