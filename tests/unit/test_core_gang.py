@@ -56,3 +56,24 @@ def test_a_killed_command_is_started_again(world: World) -> None:
     world.tell(e.WorkerExited(m.Exited(name, -9)))
     world.wait(1.0)
     assert start(world) == ["gpt/0.1"]
+
+
+def test_a_process_that_is_told_to_end_and_obeys_has_not_done_its_work(world: World) -> None:
+    """A gang that is begun anew is so with all of its processes, however these end."""
+    world.submit()
+    names = start(world)
+    world.tell(e.WorkerExited(m.Exited(names[1], 3)))
+    world.wait(0.2)
+    world.tell(*(e.WorkerExited(m.Exited(name, 0)) for name in (names[0], names[2])))
+    world.wait(1.0)
+    assert start(world) == ["gpt/0.1", "gpt/1.1", "gpt/2.1"]
+
+
+def test_nor_has_one_whose_slot_is_taken_away(world: World) -> None:
+    world.submit(size_max=2)
+    names = start(world)
+    world.tell(e.NodeDrained(world.request(), "n0"))
+    world.tell(*(e.WorkerExited(m.Exited(name, 0)) for name in names))
+    world.wait(1.0)
+    assert not world.job().over
+    assert sorted(w.node for w in world.job().alive()) == ["n1", "n2"]

@@ -164,7 +164,7 @@ class CoordinatorMetrics(Collector):
             yield HistogramMetricFamily(name, f"Seconds of recovery: {phase}.", [*buckets, ("+Inf", row[-2])], row[-1])
         c = state.counters
         yield CounterMetricFamily("unicorn_epochs", "Epochs granted.", c.epochs)
-        yield CounterMetricFamily("unicorn_worker_restarts", "Processes started in another's place.", c.restarts)
+        yield CounterMetricFamily("unicorn_worker_restarts", "Processes started in place of failed ones.", c.restarts)
         yield CounterMetricFamily("unicorn_suspicions_averted", "Stalls that a second reading dispelled.", c.averted)
         yield CounterMetricFamily(
             "unicorn_false_verdicts", "Lost nodes that came back with their workers.", c.false_verdicts

@@ -157,7 +157,7 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
         case e.WorkerTold(_, fact):
             _told(state, job, worker, fact, now)
         case e.WorkerCondemned(_, reason):
-            worker.condemned = True
+            worker.condemned, worker.retiring = True, worker.retiring or event.yields
             for sample in job.last_reading if worker.incident else ():
                 if sample.worker == worker.name:
                     _victim(job, worker, sample.step, sample.micro_batch)
@@ -184,7 +184,9 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
 def _ordered(state: ClusterState, event: e.WorkerOrdered, now: float) -> None:
     name = WorkerName.parse(event.worker)
     job = state.jobs[name.job]
-    state.counters.restarts += name.incarnation > 0
+    if job.follows_failure(name.seat):
+        job.restarts += 1
+        state.counters.restarts += 1
     job.incarnations[name.seat] = name.incarnation + 1
     job.workers[event.worker] = Worker(event.worker, name.job, name.seat, event.node, event.slot, now, event.restarts)
     state.nodes[event.node].processes.setdefault(event.slot, []).append(event.worker)
@@ -273,7 +275,8 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
     _off_slot(state, worker)
     ended_well = exited.code == 0 and worker.phase in (WorkerPhase.ENDED, WorkerPhase.LEAVING)
     ended_well = ended_well or (worker.overstayed and worker.phase is WorkerPhase.LEAVING)
-    ended_well = ended_well or (exited.code == 0 and not job.trains)
+    # A program that never attaches may have done its work, but not if it was told to end.
+    ended_well = ended_well or (exited.code == 0 and not job.trains and not worker.condemned)
     worker.ended_well = ended_well
     gone(state, worker, "finished" if ended_well else triage.of_exit(exited).cause, now)
     if exited.last is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from unicorn_mgr.effects.coordinator import PlanReady
 from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample
-from unicorn_mgr.model import Epoch, JobSpec, Lineage, Slot
+from unicorn_mgr.model import Epoch, JobSpec, Lineage, Slot, WorkerName
 
 
 class NodePhase(enum.StrEnum):
@@ -134,6 +134,7 @@ class Worker:
     mistake: Mistake | None = None
     condemned: bool = False
     retiring: bool = False
+    """It was told to leave: its slot is another's."""
     overstayed: bool = False
     """It was told to end, because it had not by itself."""
     fresh_start: bool = False
@@ -232,6 +233,8 @@ class Job:
     seats_reason: str = ""
     incarnations: dict[int, int] = field(default_factory=dict)
     """Per seat, how many processes it has had."""
+    restarts: int = 0
+    """Processes started in place of one that failed."""
     warm: list[str] = field(default_factory=list)
     """Nodes that have run a process of it since they were last given up: its program is loaded there."""
     epoch: Epoch = field(default_factory=Epoch)
@@ -323,6 +326,11 @@ class Job:
     def suspendable(self) -> bool:
         """While it runs its state can be put into storage, as far as is known."""
         return bool(self.spec.checkpoint_url) and not self.checkpoint_error
+
+    def follows_failure(self, seat: int) -> bool:
+        """The newest process of a seat has ended, neither by plan nor as it should."""
+        last = self.workers.get(str(WorkerName(self.name, seat, self.incarnations.get(seat, 0) - 1)))
+        return last is not None and not (last.alive or last.ended_well or last.retiring or last.fresh_start)
 
     def alive(self) -> list[Worker]:
         """Workers that count, by seat."""

@@ -122,7 +122,7 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         step=committed,
         epoch=job.epoch,
         weight=job.spec.weight,
-        restarts=sum(max(0, n - 1) for n in job.incarnations.values()),
+        restarts=job.restarts,
         ettr=ettr(job, now),
         reason=reason,
         exit_code=job.exit_code,

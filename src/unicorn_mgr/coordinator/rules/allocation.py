@@ -55,8 +55,9 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
     empty = _empty_seats(c, job)
     if not empty or yields(c, job):
         return
-    if c.state.observes(job) and any(job.incarnations.get(s, 0) for s in empty):
-        return  # observe mode: a first process is started, a lost one is not replaced
+    replacing = [seat for seat in empty if job.follows_failure(seat)]
+    if c.state.observes(job) and replacing:
+        return  # observe mode: a lost process is not replaced
     reason = spent(c, job)
     if reason:
         yield JobGivenUp(job.name, _exit_code(job), reason)
@@ -74,7 +75,7 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
             local_slots=tuple(sorted(s for n, s in (job.seats[w] for w in world) if n == node)),
             job_running=job.running,
             job_step=max(job.committed, 0),
-            reason=job.seats_reason if not job.incarnations.get(seat) else "replaces the one before",
+            reason="replaces the one before" if seat in replacing else job.seats_reason,
         )
 
 
@@ -148,7 +149,7 @@ def gang(c: Context, job: Job) -> Iterator[Decision]:
     moved = [w for w in job.alive() if job.seats.get(w.seat) != (w.node, w.slot)]
     for worker in job.alive() if dead or moved else []:
         why = f"{dead[0].name} has failed" if dead else "its slots have changed"
-        yield WorkerCondemned(worker.name, f"the gang is restarted: {why}", gently=True)
+        yield WorkerCondemned(worker.name, f"the gang is restarted: {why}", gently=True, yields=not dead)
 
 
 def surplus(c: Context, job: Job) -> Iterator[Decision]:
@@ -163,7 +164,7 @@ def surplus(c: Context, job: Job) -> Iterator[Decision]:
     coming = [w for w in job.alive() if w.phase not in settled and w not in extra and not holders(c.state, w)]
     for worker in extra:
         if worker.phase is not WorkerPhase.MEMBER:
-            yield WorkerCondemned(worker.name, "its slot is wanted back", gently=True)
+            yield WorkerCondemned(worker.name, "its slot is wanted back", gently=True, yields=True)
         elif not coming and len(staying) >= job.spec.size_min and c.now >= successor_due_at(c, worker):
             yield RetirementOrdered(worker.name, f"its slot is wanted back: node {worker.node}")
 

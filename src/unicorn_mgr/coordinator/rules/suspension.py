@@ -57,7 +57,7 @@ def ended(c: Context, job: Job) -> Iterator[Decision]:
         return
     for worker in job.alive():
         why = f"the job is suspended: its state after step {suspension.stored_step} is in storage"
-        yield WorkerCondemned(worker.name, why, gently=True)
+        yield WorkerCondemned(worker.name, why, gently=True, yields=True)
 
 
 def deadlines(c: Context, job: Job) -> Iterator[float]:

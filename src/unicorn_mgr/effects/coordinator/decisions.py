@@ -69,6 +69,8 @@ class WorkerCondemned:
     worker: str
     reason: str
     gently: bool = False
+    yields: bool = False
+    """Nothing is wrong with it: its slot is another's now."""
 
 
 @dataclass(frozen=True, slots=True)
