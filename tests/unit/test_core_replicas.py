@@ -82,6 +82,52 @@ def test_what_a_sibling_runs_into_afterwards_is_the_same_incident(world: World) 
     assert world.job().deaths == []
 
 
+CUT_OFF = m.Raised("RuntimeError", "Connection closed by peer", "Traceback\nRuntimeError: Connection closed", 5, 0)
+
+
+def test_a_sibling_that_speaks_first_does_not_take_the_blame(world: World) -> None:
+    """The end of the one that has crashed is heard of a little later, and it is not killed before that."""
+    world.train("gpt", 4, 2, **SPLIT)
+    world.tell(e.WorkerTold("gpt/2.0", CUT_OFF), e.WorkerExited(m.Exited("gpt/2.0", 1, CUT_OFF)))
+    world.wait(world.settings.settle_seconds / 2)
+    assert seats_of(world.members()) == [0, 1], "who is left goes on at once"
+    world.die("gpt/3.0", code=-11, step=5, micro_batch=1)
+    assert [(i.worker, i.cause, i.of_member) for i in world.incidents] == [("gpt/3.0", "segmentation_fault", True)]
+    assert world.job().victims == [("gpt/3.0", 5, 1)]
+    assert [(d.worker, d.cause) for d in world.job().deaths] == [("gpt/3.0", "segmentation_fault")]
+    assert world.decisions(e.WorkerCondemned) == []
+    assert "first sign: Traceback\nRuntimeError: Connection closed" in world.incident().evidence
+
+
+def test_a_communication_error_that_nothing_explains_takes_its_replica_with_it(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    world.tell(e.WorkerTold("gpt/2.0", CUT_OFF), e.WorkerExited(m.Exited("gpt/2.0", 1, CUT_OFF)))
+    world.tell(e.WorkerTold("gpt/3.0", CUT_OFF), e.WorkerExited(m.Exited("gpt/3.0", 1, CUT_OFF)))
+    world.wait(world.settings.settle_seconds)
+    assert [(i.worker, i.cause, i.severity) for i in world.incidents] == [("gpt/2.0", "connection_reset", "SEV2")]
+    assert (world.job().victims, len(world.job().deaths)) == ([], 1)
+
+
+def test_the_others_of_a_replica_are_ended_once_nothing_explains_its_communication_error(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    world.tell(e.WorkerTold("gpt/2.0", CUT_OFF))
+    assert world.decisions(e.WorkerCondemned) == []
+    world.wait(world.settings.settle_seconds)
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/3.0"]
+    world.tell(e.WorkerDying("gpt/3.0", "mutex", m.Sample("gpt/3.0", step=5, micro_batch=1)))
+    world.tell(e.WorkerExited(m.Exited("gpt/3.0", -9)))
+    assert [i.worker for i in world.incidents] == ["gpt/2.0"]
+    assert world.job().victims == []
+
+
+def test_communication_errors_in_every_replica_are_not_the_programs(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    for name in world.members():
+        world.tell(e.WorkerTold(name, CUT_OFF), e.WorkerExited(m.Exited(name, 1, CUT_OFF)))
+    world.wait(1.0)
+    assert world.decisions(e.JobGivenUp) == []
+
+
 def test_only_the_one_that_was_lost_first_speaks_against_its_micro_batch(world: World) -> None:
     world.train("gpt", 4, 2, **SPLIT)
     world.die("gpt/3.0", step=5, micro_batch=1)

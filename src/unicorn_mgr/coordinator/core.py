@@ -102,6 +102,7 @@ CLUSTER_DEADLINES: tuple[ClusterDeadlines, ...] = (
 
 JOB_DEADLINES: tuple[JobDeadlines, ...] = (
     epochs.deadlines,
+    replicas.deadlines,
     allocation.order_deadlines,
     preparation.deadlines,
     stalls.inquiry_deadlines,

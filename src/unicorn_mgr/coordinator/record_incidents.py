@@ -114,7 +114,8 @@ def _explained(state: ClusterState, event: e.IncidentExplained, now: float) -> N
     incident.node, incident.worker, incident.cause = event.node, event.worker, event.cause
     incident.severity, incident.detected_by = event.severity, event.detected_by
     incident.evidence = f"{event.evidence}{FIRST_SIGN}{incident.evidence}"
-    incident.of_member = event.worker in state.jobs[incident.job].members
+    explains = state.jobs[incident.job].workers.get(event.worker)
+    incident.of_member = explains is not None and explains.was_member
     count(state, incident.cause, incident.severity, 1)
     tell(incident, now, f"explained by {event.worker or event.node}: {event.cause}, {event.severity}")
     for worker in state.jobs[incident.job].workers.values():

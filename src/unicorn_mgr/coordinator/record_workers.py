@@ -71,8 +71,21 @@ def gone(state: ClusterState, worker: Worker, reason: str, now: float) -> None:
     if worker.phase in (WorkerPhase.MEMBER, WorkerPhase.LEAVING) and job.down_since is None:
         job.down_since = now
     worker.phase, worker.gone_at, worker.gone_reason = WorkerPhase.GONE, now, reason
-    # Its replica has lost another already: this is no incident of its own.
-    worker.condemned = worker.condemned or bool(job.lost_beside(worker))
+    lost = job.lost_beside(worker)
+    raised = worker.raised or (worker.exited.raised if worker.exited is not None else None)
+    worker.cut_off = bool(job.spec.replica) and triage.of_link(raised)
+    if worker.condemned or worker.cut_off or worker.fresh_start or not all(w.cut_off for w in lost):
+        # Its replica has lost another already: this is no incident of its own.
+        worker.condemned = worker.condemned or bool(lost)
+    else:
+        for sign in lost:
+            _excuse(job, sign)
+
+
+def _excuse(job: Job, worker: Worker) -> None:
+    """Another of its replica turns out to have been the cause."""
+    worker.condemned = True
+    job.deaths = [d for d in job.deaths if d.worker != worker.name]
 
 
 def vanished(state: ClusterState, worker: Worker, now: float) -> None:
@@ -149,18 +162,18 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
             if worker.phase in (WorkerPhase.ORDERED, WorkerPhase.STARTED):
                 worker.phase = WorkerPhase.ATTACHED
         case e.WorkerDying(_, witness, last):
-            if last is not None:
-                _victim(job, worker, last.step, last.micro_batch)
             # Whoever is not in the middle of training may be ending as it should: its exit will tell.
             if worker.trained and not worker.loop_ended and (worker.name in job.members or not worker.was_member):
                 gone(state, worker, f"dying (witness: {witness})", now)
+            if last is not None:
+                _victim(job, worker, last.step, last.micro_batch)
         case e.WorkerTold(_, fact):
             _told(state, job, worker, fact, now)
         case e.WorkerCondemned(_, reason):
-            worker.condemned, worker.retiring = True, worker.retiring or event.yields
             for sample in job.last_reading if worker.incident else ():
                 if sample.worker == worker.name:
                     _victim(job, worker, sample.step, sample.micro_batch)
+            worker.condemned, worker.retiring = True, worker.retiring or event.yields
             gone(state, worker, reason, now)
             if job.sentence is not None and job.sentence.worker == worker.name:
                 job.sentence = None
@@ -224,8 +237,8 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
                 worker.phase = WorkerPhase.LEAVING
         case Raised():
             worker.raised = fact
-            _victim(job, worker, fact.step, fact.micro_batch)
             gone(state, worker, f"{fact.type}: {fact.message}"[:200], now)
+            _victim(job, worker, fact.step, fact.micro_batch)
         case Mistake():
             worker.mistake = fact
         case FreshStart():
@@ -286,6 +299,7 @@ def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> 
             _victim(job, worker, exited.last.step, exited.last.micro_batch)
         cause = triage.of_exit(exited).cause
         mark = triage.signature(exited.raised) or (f"exit code {exited.code}" if job.gang and exited.code > 0 else "")
+        mark = "" if worker.cut_off else mark
         job.deaths = [*job.deaths[-DEATHS_KEPT:], Death(now, worker.name, worker.node, cause, mark, worker.was_member)]
         job.marks[worker.seat] = mark
 
@@ -299,8 +313,8 @@ def _off_slot(state: ClusterState, worker: Worker) -> None:
 
 def _victim(job: Job, worker: Worker, step: int, micro_batch: int) -> None:
     """A micro-batch was open on a dying worker."""
-    if job.lost_beside(worker):
-        return  # it has only gone down with its replica
+    if worker.cut_off or worker.condemned or any(not w.cut_off for w in job.lost_beside(worker)):
+        return  # it has only gone down with another, or because somebody wanted it
     entry = (worker.name, step, micro_batch)
     if micro_batch >= 0 and worker.was_member and entry not in job.victims:
         job.victims = [*job.victims[-VICTIMS_KEPT:], entry]

@@ -139,6 +139,8 @@ class Worker:
     """It was told to end, because it had not by itself."""
     fresh_start: bool = False
     """It asked to be started afresh: nobody's fault."""
+    cut_off: bool = False
+    """It has failed because it could not reach another of its replica, which may turn out to be the cause."""
     incident: str = ""
     accounted: bool = False
     """Its exit stands in the incident."""

@@ -58,9 +58,10 @@ EXCEPTIONS: tuple[_Row, ...] = (
     _row(r"nccl.*time(d)?.?out|watchdog.*time(d)?.?out", "nccl_timeout", SEV3, STATISTICS),
     _row(r"link (flapping|down)|port (flapping|down)", "link_flapping", SEV3, STATISTICS),
     _row(r"connection ?refused", "connection_refused", SEV3, SUPERVISION),
-    _row(r"connection ?reset|broken ?pipe", "connection_reset", SEV3, SUPERVISION),
+    _row(r"connection ?(reset|closed)|broken ?pipe", "connection_reset", SEV3, SUPERVISION),
     _row(
-        r"nccl (system|remote|internal|unhandled)|network is unreachable|no route to host|ibv_|infiniband",
+        r"nccl (system|remote|internal|unhandled)|remote process exited|can't reach each other|network is unreachable"
+        r"|no route to host|ibv_|infiniband",
         "network_error",
         SEV3,
     ),
@@ -114,6 +115,11 @@ def of_exit(exited: Exited) -> Finding:
         cause, severity = SIGNALS.get(-exited.code, ("killed_by_signal", SEV2))
         return Finding(cause, severity, SUPERVISION)
     return Finding("exited_abnormally", SEV2, SUPERVISION)
+
+
+def of_link(raised: Raised | None) -> bool:
+    """Others could not be reached: mostly because one of them is gone."""
+    return raised is not None and of_exception(raised).severity == SEV3
 
 
 def is_users_fault(cause: str) -> bool:

@@ -6,7 +6,6 @@ again as a whole, so nothing in here is ever rebuilt.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,6 @@ from unicorn_mgr.worker.siblings import Place, place_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-
-SIBLING_GONE_SECONDS = 2.0
-"""A sibling that has died is known of by then; otherwise it is the link inside the replica that is broken."""
 
 
 class Inside:
@@ -75,6 +70,5 @@ class Inside:
         operation = GlooOperation(work, tensor, self._membership.wake)
         self._membership.wait_out(lambda: operation.done)
         if operation.error:
-            # Mostly a sibling is gone, and this process is about to be ended with its replica.
-            time.sleep(SIBLING_GONE_SECONDS)
+            # Mostly a sibling is gone: the coordinator waits a little to hear of it before it blames this one.
             raise RuntimeError(f"the workers of this replica can't reach each other: {operation.error}")

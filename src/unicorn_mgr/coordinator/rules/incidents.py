@@ -35,11 +35,8 @@ def deaths(c: Context, job: Job) -> Iterator[Decision]:
     for worker in sorted(job.workers.values(), key=lambda w: w.name):
         if failed(job, worker) and not worker.incident:
             opened = _opened(c, job, worker)
-            symptom = unexplained(c, job)
-            if symptom is None or worker.name not in job.members:
-                yield opened
-            else:
-                yield explained(symptom, opened)
+            symptom = _first_sign(c, job, worker)
+            yield opened if symptom is None else explained(symptom, opened)
             return
         if worker.incident in c.state.incidents and worker.exited is not None and not worker.accounted:
             yield _refined(c.state.incidents[worker.incident], worker.exited)
@@ -69,6 +66,14 @@ def unreadable(c: Context, job: Job) -> Iterator[Decision]:
             evidence,
             occurred_before_seconds=max(0.0, c.now - t.granted_at),
         )
+
+
+def _first_sign(c: Context, job: Job, worker: Worker) -> Incident | None:
+    """The incident that was opened for what others have felt of this worker's end."""
+    felt = [i for i in c.state.open_incidents(job) for w in job.lost_beside(worker) if w.cut_off and w.incident == i.id]
+    if felt:
+        return felt[0]
+    return unexplained(c, job) if worker.name in job.members else None
 
 
 def open_symptom(c: Context, job: Job) -> Incident | None:

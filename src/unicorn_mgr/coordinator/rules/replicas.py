@@ -2,7 +2,8 @@
 
 A replica is the seats from `k * size` on, as many as its size; a seat's place among them is its worker's
 position.  It is started as one, is a member with all its workers or with none, leaves as one, and when it
-loses one the others are ended: they hang in collectives inside it, and come back with it.
+loses one the others are ended: they hang in collectives inside it, and come back with it.  Whoever says that
+it can't reach the others may be the first to notice that one of them is gone: for a moment that is waited for.
 """
 
 from __future__ import annotations
@@ -45,6 +46,16 @@ def broken(c: Context, job: Job) -> Iterator[Decision]:
     if replica_size(job) == 1 or job.over or c.state.paused or c.state.observes(job):
         return
     for worker in job.alive():
-        lost = job.lost_beside(worker)
+        lost = [w for w in job.lost_beside(worker) if c.now >= _to_be_blamed_at(c, w)]
         if lost and worker.phase is not WorkerPhase.ENDED:
             yield WorkerCondemned(worker.name, f"its replica has lost {lost[0].name}: {lost[0].gone_reason}")
+
+
+def _to_be_blamed_at(c: Context, lost: Worker) -> float:
+    """Until then its communication error may still be explained by the end of another of its replica."""
+    return lost.gone_at + c.settings.settle_seconds if lost.cut_off else lost.gone_at
+
+
+def deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When communication errors inside replicas have settled."""
+    yield from (_to_be_blamed_at(c, w) for w in job.workers.values() if w.cut_off)
