@@ -11,6 +11,7 @@ from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator import describe as module
 from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import Epoch
 from unicorn_mgr.phases import Phase
 
 KINDS = [kind for kind in get_args(e.Event) if kind is not e.TimePassed]
@@ -34,6 +35,13 @@ def test_no_event_is_shown_raw(kind: type) -> None:
         (
             e.PoisonFound("gpt", 7, 3, skip=True),
             "job gpt: micro-batch 3 of step 7, on which workers have died, is skipped from now on",
+        ),
+        (
+            e.WorkerTold("gpt/0.0", m.Resumed(Epoch(1, 2), 7, recomputed=(3, 4))),
+            (
+                "gpt/0.0 goes on in epoch 1.2 with step 7, micro-batches 3, 4 of who is gone, "
+                "fence 0.000 s, regroup 0.000 s, restore 0.000 s, recompute 0.000 s, added 0.000 s"
+            ),
         ),
         (e.WorkerOverstayed("gpt/0.0", "it has left"), "gpt/0.0 does not end by itself, so it is ended: it has left"),
     ],
