@@ -267,6 +267,20 @@ def test_a_stall_that_a_reattempt_does_not_end_is_escalated(world: World) -> Non
     assert world.node("n1").phase is NodePhase.ISOLATED
 
 
+def test_who_is_behind_in_a_stalled_link_is_suspected_rather_than_who_came_last() -> None:
+    """A replica of two workers waits for itself, in a collective of its own."""
+    world = World(nodes=3, slots=2)
+    world.train(size=6, size_min=2, replica={"shard": 2}, replica_size=2)
+    for _ in range(2):
+        world.tell(e.WorkerQuiet(m.Sample("gpt/0.0", quiet_seconds=12.0), 10.0))
+        world.wait(0.0 if world.job().inquiry is not None else 5.0)
+        for _ in range(2):
+            world.reading(*((name, Phase.REDUCE, 5 if name < "gpt/2" else 6) for name in world.members()))
+    assert [(i.escalations, i.node) for i in world.incidents] == [(["SEV2"], "n0")]
+    assert sorted(d.worker for d in world.decisions(e.WorkerCondemned)) == ["gpt/0.0", "gpt/1.0"]
+    world.check_replay()
+
+
 def unreachable(world: World, **who: tuple[str, ...]) -> list[e.Event]:
     decided: list[e.Event] = []
     for seat, others in who.items():

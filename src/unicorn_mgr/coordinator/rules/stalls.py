@@ -3,8 +3,8 @@
 Agents report workers whose ring stands still for longer than its place allows.  Then all
 members' rings are read, twice, a second apart: before a kill there is always a second
 reading.  The member that is furthest behind and does not itself wait for others is the
-culprit.  If nobody is behind the link is: the same members are regrouped once, and a node
-that most others can't reach is isolated.
+culprit.  If there is none the link is: the same members are regrouped once, then a node that
+most others can't reach is isolated, or who is furthest behind is restarted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.escalation import retry_failed
 from unicorn_mgr.coordinator.rules.incidents import incident_id, open_symptom
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.state import Job, NodePhase, Transition
+from unicorn_mgr.coordinator.state import Job, NodePhase, Transition, Worker
 from unicorn_mgr.effects.coordinator import (
     Decision,
     EpochGranted,
@@ -199,8 +199,19 @@ def links(c: Context, job: Job) -> Iterator[Decision]:
     if node:
         yield IncidentEscalated(incident.id, Severity.SEV1, why, node)
     else:
-        # Nobody is named: then the member that came last, since without it all went well.
-        yield from retry_failed(incident, job.living_members()[-1], f"{incident.cause} again")
+        yield from retry_failed(incident, _suspect(job), f"{incident.cause} again")
+
+
+def _suspect(job: Job) -> Worker:
+    """Nobody is named: then of those that are furthest behind the one that came last, since without it all went well.
+
+    Where a replica of several workers waits for itself all its workers are behind the others.
+    """
+    readings = job.last_reading if job.link_stalled else ()
+    lowest = min(map(_position, readings), default=None)
+    behind = {s.worker for s in readings if _position(s) == lowest}
+    members = job.living_members()
+    return ([w for w in members if w.name in behind] or members)[-1]
 
 
 def most_named(c: Context, job: Job, t: Transition) -> tuple[str, str]:
