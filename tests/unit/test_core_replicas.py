@@ -192,6 +192,44 @@ def test_the_same_exception_in_every_replica_is_the_programs(world: World) -> No
     assert [d.exit_code for d in world.decisions(e.JobGivenUp)] == [1]
 
 
+def without_a_replica(world: World) -> None:
+    """The second of two has died, and its replacement has been started."""
+    world.train("gpt", 4, 2, **SPLIT)
+    world.die("gpt/3.0")
+    world.wait(world.settings.death_batch_seconds)
+    world.resume(step=5)
+    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -9)))
+    assert [d.worker for d in world.decisions(e.WorkerOrdered)] == ["gpt/2.1", "gpt/3.1"]
+    world.take()
+
+
+def test_a_mistake_bars_the_whole_replica(world: World) -> None:
+    without_a_replica(world)
+    world.tell(e.WorkerTold("gpt/3.1", m.Mistake("script", fix="give it a model")))
+    world.tell(e.WorkerExited(m.Exited("gpt/3.1", 2)), e.WorkerExited(m.Exited("gpt/2.1", -9)))
+    assert [d.seat for d in world.decisions(e.SeatBarred)] == [2, 3]
+    world.wait(60.0)
+    assert world.decisions(e.WorkerOrdered) == []
+
+
+def test_another_program_bars_the_whole_replica(world: World) -> None:
+    without_a_replica(world)
+    world.begin("gpt/3.1", {"script": "another"})
+    assert [d.seat for d in world.decisions(e.SeatBarred)] == [2, 3]
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/3.1", "gpt/2.1"]
+
+
+def test_replacements_of_a_replica_that_fail_on_one_node_take_it_out_of_use(world: World) -> None:
+    """Whichever of its workers fails first."""
+    without_a_replica(world)
+    node = world.incident().node
+    for first, other in (("gpt/2.1", "gpt/3.1"), ("gpt/3.2", "gpt/2.2")):
+        world.die(first)
+        world.tell(e.WorkerExited(m.Exited(other, -9)))
+        world.wait(world.settings.restart_delay_seconds)
+    assert [d.node for d in world.decisions(e.NodeIsolated)] == [node]
+
+
 def test_half_a_replica_is_no_member_at_the_end_either(world: World) -> None:
     """One of its workers has come to the end of the loop, which the other has by then, too."""
     world.train("gpt", 6, 2, **SPLIT)

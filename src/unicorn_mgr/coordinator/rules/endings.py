@@ -26,7 +26,7 @@ EXIT_CANCELLED = 130
 
 
 def mistakes(c: Context, job: Job) -> Iterator[Decision]:
-    """A mistake of the user: a joiner's bars its seat, a first worker's ends the job."""
+    """A mistake of the user: a joiner's bars its replica's seats, a first worker's ends the job."""
     del c
     if job.over or job.give_up is not None:
         return
@@ -35,7 +35,7 @@ def mistakes(c: Context, job: Job) -> Iterator[Decision]:
             continue
         text = str(worker.mistake)
         if job.running and not worker.was_member:
-            yield SeatBarred(job.name, worker.seat, text)
+            yield from _barred(job, worker, text)
         else:
             yield JobGivenUp(job.name, EXIT_MISTAKE, text)
         return
@@ -73,9 +73,14 @@ def other_code(c: Context, job: Job) -> Iterator[Decision]:
                 text,
             )
         else:
-            yield SeatBarred(job.name, worker.seat, text)
+            yield from _barred(job, worker, text)
             yield WorkerCondemned(worker.name, text)
         return
+
+
+def _barred(job: Job, worker: Worker, text: str) -> Iterator[Decision]:
+    """The others of a replica can't join without it."""
+    yield from (SeatBarred(job.name, seat, text) for seat in seats_beside(job, worker.seat))
 
 
 def _differences(mine: dict[str, str], theirs: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.incidents import SYMPTOMS
+from unicorn_mgr.coordinator.rules.replicas import seats_beside
 from unicorn_mgr.coordinator.state import Incident, Job, Worker
 from unicorn_mgr.effects.coordinator import Decision, IncidentEscalated, WorkerCondemned
 from unicorn_mgr.model import Severity, WorkerName
@@ -47,11 +48,11 @@ def replacements_failed(c: Context, job: Job) -> Iterator[Decision]:
     for incident in c.state.open_incidents(job):
         if incident.severity != Severity.SEV2 or not incident.of_member or triage.is_users_fault(incident.cause):
             continue
-        seat = WorkerName.parse(incident.worker).seat
+        seats = seats_beside(job, WorkerName.parse(incident.worker).seat)
         failures = [
             d
             for d in job.deaths
-            if WorkerName.parse(d.worker).seat == seat
+            if WorkerName.parse(d.worker).seat in seats
             and d.node == incident.node
             and d.at >= incident.opened_at
             and not (d.of_member or triage.is_users_fault(d.cause))
