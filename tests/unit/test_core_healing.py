@@ -245,6 +245,19 @@ def test_a_poisoned_micro_batch_is_skipped_if_the_job_says_so(world: World) -> N
     assert not world.job().give_up
 
 
+def test_who_hears_late_of_an_epoch_leaves_out_what_its_other_members_do(world: World) -> None:
+    """Poison that is found afterwards counts from the next epoch on."""
+    world.train(skip_poison=True)
+    world.die("gpt/1.0", -11, step=7, micro_batch=3)
+    world.wait(0.02)
+    world.die("gpt/2.0", -11, step=7, micro_batch=3)
+    assert world.decisions(e.PoisonFound)
+    world.take()
+    world.attach("n0", workers=("gpt/0.0",), gpt__0_0=Epoch(1, 1))
+    ((_, granted),) = world.directives(m.Granted)
+    assert (granted.epoch, granted.poison) == (Epoch(1, 2), ())
+
+
 def fails_on(world: World, worker: str, step: int, micro_batch: int) -> None:
     failure = raised(step=step, micro_batch=micro_batch)
     world.tell(e.WorkerTold(worker, failure), e.WorkerExited(m.Exited(worker, 1, failure)))

@@ -102,7 +102,7 @@ class Orders:
 
     def grant(self, job: Job) -> Granted:
         """The newest membership, as it is told."""
-        poison = tuple(Poison(step, number) for step, number in job.poison)
+        poison = tuple(Poison(step, number) for step, number in job.skipped)
         return Granted(job.epoch, job.members, poison, self._derived(f"{job.name} {job.epoch}"), job.standing)
 
     def job_id(self, job: Job) -> str:

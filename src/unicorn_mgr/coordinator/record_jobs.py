@@ -195,6 +195,7 @@ def forget_pace(job: Job) -> None:
 def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: float) -> None:
     before, kind = job.epoch, kind_of(job, event.members)
     job.epoch, job.members, job.standing = event.epoch, event.members, event.suspends
+    job.skipped = list(job.poison)
     job.transition = Transition(event.epoch, now, kind)
     job.symptom_at, job.symptom, job.halted = None, "", False
     job.inquiry, job.link_stalled, job.quiet, job.checksums_differ = None, False, None, None

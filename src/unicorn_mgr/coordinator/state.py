@@ -298,6 +298,9 @@ class Job:
     published_step: int = -1
     checkpoint_error: str = ""
     poison: list[tuple[int, int]] = field(default_factory=list)
+    """(step, micro-batch) that is not dealt any more from the next epoch on."""
+    skipped: list[tuple[int, int]] = field(default_factory=list)
+    """Those of the newest epoch: all its members deal alike, whenever they are told."""
     give_up: tuple[int, str] | None = None
     give_up_at: float = 0.0
     cancelled: bool = False
