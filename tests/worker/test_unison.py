@@ -20,18 +20,34 @@ from unicorn_mgr.worker.unison import Unison
 class Hearing(Alone):
     """What one worker has heard, as the test says."""
 
-    def __init__(self, word: GiveUp | None = None, epoch: Epoch | None = None) -> None:
+    def __init__(
+        self,
+        word: GiveUp | None = None,
+        epoch: Epoch | None = None,
+        *,
+        asked: bool = False,
+        excluded: bool = False,
+    ) -> None:
         super().__init__()
         self.changed = threading.Condition()
         self.word = word
         self.epoch = epoch
         self.waits = threading.Event()
+        self.asked = asked
+        self.excluded = excluded
 
     def newer(self) -> Epoch | None:
         return self.epoch
 
     def given_up(self) -> GiveUp | None:
         return self.word
+
+    def asked_to_leave(self) -> bool:
+        return self.asked
+
+    def leave(self, applied: int) -> bool:
+        assert applied == 4
+        return self.excluded
 
     def hear(self, word: GiveUp) -> None:
         with self.changed:
@@ -88,3 +104,19 @@ def test_the_end_of_a_job_that_one_has_heard_of_ends_all_at_the_same_place(first
     late.start()
     assert meeting.at_once([lambda u=unison: ends(u) for unison in both]) == [True, False]  # type: ignore[misc]
     late.join()
+
+
+@pytest.mark.parametrize(
+    ("asked", "excluded", "leaves"),
+    [
+        ([True, False], [True, True], False),
+        ([True, True], [False, False], False),
+        ([True, True], [True, False], True),
+        ([True, True], [False, True], True),
+    ],
+)
+def test_a_replica_leaves_as_a_whole(asked: list[bool], excluded: list[bool], leaves: bool) -> None:
+    """The epoch without it, which one has heard of, may have reached the other behind one with it."""
+    hearings = [Hearing(asked=a, excluded=x) for a, x in zip(asked, excluded, strict=True)]
+    meeting, both = replica(*hearings)
+    assert meeting.at_once([lambda u=unison: u.leave(4) for unison in both]) == [leaves] * 2  # type: ignore[misc]

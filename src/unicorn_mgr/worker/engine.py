@@ -323,9 +323,7 @@ class Engine:
 
     def leaves(self) -> bool:
         """At the head of the loop: asked to leave, as a whole replica, and no member any more."""
-        if self.dirty or self.applied < 0 or not self.unison.all_have(self.membership.asked_to_leave()):
-            return False
-        return self.membership.leave(self.applied)
+        return not self.dirty and self.applied >= 0 and self.unison.leave(self.applied)
 
     def _transit(self, newer: Epoch) -> None:
         """Publish, connect, and derive the deal; `_owed` is then what this member has to do."""

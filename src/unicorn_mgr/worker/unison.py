@@ -42,6 +42,17 @@ class Unison:
         (lacking,) = self._siblings.largest(not mine)
         return not lacking
 
+    def leave(self, applied: int) -> bool:
+        """True if the replica was asked to leave and is no member any more.
+
+        An epoch without it is without all of its workers.  Whoever has heard of that speaks for the others, which
+        may have heard only that they were needed for one more.
+        """
+        if not self.all_have(self._membership.asked_to_leave()):
+            return False
+        (excluded,) = self._siblings.largest(self._membership.leave(applied))
+        return bool(excluded)
+
     def news_after(self, error: str) -> None:
         """Something has failed, here or on a sibling: only a newer membership leads on."""
         if error and not self._membership.overtaken():
