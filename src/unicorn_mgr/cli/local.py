@@ -170,8 +170,8 @@ class LocalCluster:
             kept.ask_to_end()
         for kept in self.agents:
             kept.end()
-        _end_workers(self.folder)
         self.coordinator.end()
+        _end_workers(self.folder)
 
 
 def coordinator_command(
@@ -237,11 +237,19 @@ def _ready_file(folder: Path) -> Path:
 
 
 def _end_workers(folder: Path) -> None:
-    """Workers outlive their agents; those of this cluster are found by their agent's socket."""
+    """Workers outlive their agents; those of this cluster are found by their agent's socket.
+
+    Returns when they are gone: while one of them is still dying, it may write one more file into the folder.
+    """
     # The other commands need nothing of the agent.
     from unicorn_mgr.agent.host import with_suppressed_kill  # noqa: PLC0415 - see above
     from unicorn_mgr.agent.processes import strays  # noqa: PLC0415 - see above
 
-    for data in sorted(folder.glob("node-*/")):
-        for pid in strays(agent_socket(data, data.name), ()):
+    sockets = [agent_socket(data, data.name) for data in sorted(folder.glob("node-*/"))]
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    while left := [pid for socket in sockets for pid in strays(socket, ())]:
+        for pid in left:
             with_suppressed_kill(pid)
+        if time.monotonic() > deadline:
+            raise Problem(f"processes {', '.join(map(str, left))} of this cluster do not die; {folder} is left behind")
+        time.sleep(0.01)
