@@ -85,7 +85,8 @@ def measure(name: str, args: argparse.Namespace, out: Path) -> bool:
         flags += " --data FILE"
     command = f".venv/bin/python -m benchmarks {name}{flags}"
     result = Result(name, module.TITLE, command, args.quick, today(), seconds, machine, found)
-    result.write(out)
+    if found.tables:  # What could not be measured here must not replace what once was.
+        result.write(out)
     shutil.rmtree(folder)
     print(markdown(result), flush=True)
     return True
