@@ -101,7 +101,7 @@ def test_what_was_foretold_comes_true_when_the_job_is_submitted(shell: Shell, he
 def test_a_job_that_can_never_start_is_accepted_waits_and_says_for_what(shell: Shell, here: Path) -> None:
     assert shell("submit", written(here, "huge", min=100, max=200, priority=9)).out == "huge\n"
     comes_to_rest(shell.cluster, gpt=4, huge=0)
-    reason = "waits for 96 slots more: its minimum is 100, and 4 are left for it"
+    reason = "waits for 96 slots more: its minimum is 100, and the whole cluster has room for 4"
     (huge,) = shell.json("jobs", "huge")
     assert (huge["state"], huge["reason"]) == ("waiting", reason)
     assert next(line for line in shell("plan").out.splitlines() if line.startswith("huge ")).endswith(reason)

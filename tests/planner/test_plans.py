@@ -118,7 +118,7 @@ def test_minimums_are_honoured_by_priority_and_the_others_are_told_what_they_wai
     )
     made = plan(problem, 10.0)
     assert {j: len(s) for j, s in made.seats.items()} == {"first": 0, "urgent": 6, "small": 2}
-    assert made.reasons["first"] == "waits for 3 slots more: its minimum is 6, and 3 are left for it"
+    assert made.reasons["first"] == "waits for 3 slots more: its minimum is 6, and 3 are left: urgent needs 5"
 
 
 def test_who_runs_is_not_turned_out_by_who_came_first() -> None:
@@ -148,7 +148,7 @@ def test_of_equals_each_keeps_its_floor_before_any_is_made_whole() -> None:
 def test_a_minimum_above_the_whole_cluster_waits_and_says_so() -> None:
     made = plan(Problem(nodes(1), (demand("huge", 64, 64),)))
     assert made.seats == {"huge": {}}
-    assert made.reasons["huge"] == "waits for 56 slots more: its minimum is 64, and 8 are left for it"
+    assert made.reasons["huge"] == "waits for 56 slots more: its minimum is 64, and the whole cluster has room for 8"
 
 
 def test_a_job_for_another_device_waits_and_says_so() -> None:

@@ -59,6 +59,37 @@ def test_a_job_that_is_left_with_less_than_it_needs_is_told() -> None:
     }
 
 
+LATE = replace(demand("late", 1.0, 4, {}), size_min=4)
+
+
+def waiting(*others: Demand, late: Demand = LATE) -> str:
+    return plan(Problem(NODES, (*others, late))).reasons["late"]
+
+
+def test_a_job_that_waits_is_told_who_comes_before_it() -> None:
+    running = [demand(f"job-{i}", 1.0, 1, seats(i)) for i in range(5)]
+    assert waiting(running[0], running[1]) == (
+        "waits for 1 slot more: its minimum is 4, and 3 are left: job-0 needs 1, job-1 1"
+    )
+    assert waiting(*running[:4]) == (
+        "waits for 3 slots more: its minimum is 4, and 1 is left: job-0 needs 1, job-1 1, job-2 1, 1 other 1"
+    )
+    assert waiting(*running) == (
+        "waits for 4 slots more: its minimum is 4, and 0 are left: job-0 needs 1, job-1 1, job-2 1, 2 others 2"
+    )
+
+
+def test_a_job_that_waits_for_replicas_is_told_how_many_there_is_room_for() -> None:
+    assert (
+        waiting(late=replace(LATE, replica=2))
+        == "waits for 4 slots more: its minimum is 4, and the whole cluster has room for 0"
+    )
+
+
+def test_a_job_that_waits_for_a_silent_node_is_told_so() -> None:
+    assert waiting(late=replace(LATE, may_grow=False)) == "waits: it does not grow while a node of it is silent"
+
+
 def test_flops_are_told_only_of_jobs_whose_speed_is_known() -> None:
     made = plan(Problem(NODES[:2], (demand("known", 1.0, 2, {}, rated=True),)))
     assert made.reasons == {"known": "gets 2 slots: +2 weighted TFLOP/s; all it wants"}

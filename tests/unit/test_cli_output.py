@@ -123,8 +123,8 @@ def job(state: str = "running", **fields: Any) -> m.JobView:
 
 
 def test_each_change_is_said_once(progress: Progress, notes: Shown) -> None:
-    progress.show(job("waiting", reason="waits for 2 slots more, and 1 are free"))
-    progress.show(job("waiting", reason="waits for 2 slots more, and 1 are free"))
+    progress.show(job("waiting", reason="waits for 2 slots more: its minimum is 2, and 1 of 3 slots is free"))
+    progress.show(job("waiting", reason="waits for 2 slots more: its minimum is 2, and 1 of 3 slots is free"))
     progress.show(job("starting", epoch=Epoch()))
     progress.show(job(step=1))
     progress.show(job(step=2))
@@ -133,7 +133,7 @@ def test_each_change_is_said_once(progress: Progress, notes: Shown) -> None:
     progress.show(job("ended", step=9, reason="finished after step 9"))
     assert progress.end() == 0
     assert notes() == [
-        "gpt waits for 2 slots more, and 1 are free",
+        "gpt waits for 2 slots more: its minimum is 2, and 1 of 3 slots is free",
         "gpt is starting 4 workers",
         "gpt runs on 4 of 4 workers, epoch 1.1",
         "gpt runs on 3 of 4 workers, epoch 1.2",

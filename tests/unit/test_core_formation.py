@@ -71,7 +71,7 @@ def test_a_job_without_room_waits_for_it(new_world: NewWorld) -> None:
     world = new_world(nodes=1)
     assert kinds(world.submit(size_min=2)) == ["SlotsAssigned"]
     assert world.job().phase is JobPhase.WAITING
-    assert world.job().seats_reason == "waits for 2 slots more, and 1 are free"
+    assert world.job().seats_reason == "waits for 2 slots more: its minimum is 2, and 1 of 1 slot is free"
     assert kinds(world.attach("n1")) == ["SlotsAssigned", "WorkerOrdered", "WorkerOrdered"]
 
 

@@ -294,7 +294,7 @@ def test_survivors_go_on_below_their_minimum(world: Planned) -> None:
     world.answer()
     world.settle()
     assert (len(world.members("gpt")), len(world.members("heavy"))) == (5, 0)
-    assert world.job("heavy").seats_reason == "waits for 1 slot more: its minimum is 1, and 0 are left for it"
+    assert world.job("heavy").seats_reason == "waits for 1 slot more: its minimum is 1, and 0 are left: gpt needs 5"
     world.attach("n2", incarnation="rebooted")
     world.answer()
     world.settle()

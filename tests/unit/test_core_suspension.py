@@ -104,7 +104,7 @@ def test_a_job_gives_way_to_one_of_higher_priority_step_by_step(world: Suspendin
     assert (low.phase.value, low.members, low.suspension, low.committed) == ("waiting", (), None, 41)
     assert {o.worker.partition("/")[0] for o in world.decisions(e.WorkerOrdered)} == {"high"}
     assert len(world.decisions(e.WorkerOrdered)) == 6
-    reason = "waits for 2 slots more: its minimum is 3, and 1 are left for it; its state after step 41 is stored"
+    reason = "waits for 2 slots more: its minimum is 3, and 1 is left: high needs 5; its state after step 41 is stored"
     assert world.reason() == reason
     assert world.incidents == []
 

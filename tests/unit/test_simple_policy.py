@@ -118,7 +118,7 @@ def test_the_plan_of_a_plan_is_the_plan(problem: Problem) -> None:
 def test_jobs_are_served_in_order_of_submission() -> None:
     plan = solve(3, Demand("first", 2, 2, 1.0), Demand("second", 2, 2, 1.0))
     assert plan.seats == {"first": {0: ("n0", 0), 1: ("n1", 0)}, "second": {}}
-    assert plan.reasons["second"] == "waits for 2 slots more, and 1 are free"
+    assert plan.reasons["second"] == "waits for 2 slots more: its minimum is 2, and 1 of 3 slots is free"
 
 
 def test_jobs_grow_in_turn() -> None:
@@ -144,7 +144,7 @@ def test_a_running_job_keeps_what_is_left_even_below_its_minimum() -> None:
     """Its survivors go on: to stop them would help nobody."""
     plan = solve(1, Demand("gpt", 3, 4, seats={0: ("n0", 0), 1: ("gone", 0), 2: ("gone", 1)}))
     assert plan.seats["gpt"] == {0: ("n0", 0)}
-    assert plan.reasons["gpt"] == "waits for 2 slots more, and 0 are free"
+    assert plan.reasons["gpt"] == "waits for 2 slots more: its minimum is 3, and 0 of 1 slot are free"
 
 
 def test_the_largest_clusters_are_shared_out_at_once() -> None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from unicorn_mgr.planner.knapsack import Choice, Choices, Knapsack, undominated
 from unicorn_mgr.planner.problem import Demand, Node, Problem, Staircase, domain_of
-from unicorn_mgr.planner.reasons import slots
+from unicorn_mgr.planner.reasons import SILENT, needing, waits
 
 SHORTFALL = 10.0
 """What a FLOP/s below the needed ones is charged, in FLOP/s."""
@@ -268,7 +268,7 @@ def _admitted(
                 left[row] += before.size if before is not None else 0
             whole = _least([c for c in every[i] if c.size >= demand.size_min], left)
             if not _admit(i, whole or before, left, admitted):
-                refused[demand.job] = _why_refused(problem, demand, every[i], left)
+                refused[demand.job] = _why_refused(problem, demand, every[i], capacities, left, admitted)
     return admitted, refused
 
 
@@ -287,12 +287,28 @@ def _least(choices: Sequence[Choice], left: Sequence[int]) -> Choice | None:
     return min(fits, key=lambda c: (c.size, len(c.rows), -c.value), default=None)
 
 
-def _why_refused(problem: Problem, demand: Demand, choices: Choices, left: Sequence[int]) -> str:
-    devices = sorted({n.device for n in problem.nodes})
-    if not choices and devices and not set(devices) & demand.throughput.keys():
+def _why_refused(
+    problem: Problem,
+    demand: Demand,
+    choices: Choices,
+    capacities: Sequence[int],
+    left: Sequence[int],
+    admitted: Mapping[int, Choice],
+) -> str:
+    devices = {n.device for n in problem.nodes}
+    if not choices and devices and devices.isdisjoint(demand.throughput):
         return f"waits: it runs on {', '.join(sorted(demand.throughput))}, and no such slot may be used"
-    least = min(choices, key=lambda c: c.size, default=Choice(demand.size_min, 0.0, tuple(range(len(left)))))
-    free = min(left[row] for row in least.rows)
+    widest = max(range(len(capacities)), key=lambda row: capacities[row])
+    whole = [c for c in choices if c.size >= demand.size_min] or [Choice(demand.size_min, 0.0, (widest,))]
+    least = min(whole, key=lambda c: c.size)
+    room = min(capacities[row] for row in least.rows)
+    if least.size > room:
+        return waits(least.size, room, f"the whole cluster has room for {room}")
+    tightest = min(least.rows, key=lambda row: left[row])
+    free = left[tightest]
     if least.size > free:
-        return f"waits for {slots(least.size - free)} more: its minimum is {least.size}, and {free} are left for it"
+        first = {problem.demands[i].job: c.size for i, c in admitted.items() if tightest in c.rows}
+        return waits(least.size, free, f"{free} {'is' if free == 1 else 'are'} left: {needing(first)}")
+    if not demand.may_grow:
+        return f"waits: {SILENT}"
     return f"waits: none of its sizes is within {demand.size_min} to {demand.size_max - len(demand.barred)}"

@@ -16,6 +16,9 @@ ROUNDING = 1e-9
 SILENT = "it does not grow while a node of it is silent"
 NO_MORE = "no more slots are free"
 
+JOBS_NAMED = 3
+"""Of those that come before a job that waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Change:
@@ -98,6 +101,20 @@ def _limit(demand: Demand, size: int, free: int) -> str:
     if demand.barred and size >= demand.size_max - len(demand.barred):
         return f"{len(demand.barred)} of its seats are barred"
     return NO_MORE if free <= 0 else f"{slots(free)} more would gain it nothing"
+
+
+def waits(minimum: int, room: int, why: str) -> str:
+    """Of a job that has not even its minimum."""
+    return f"waits for {slots(minimum - room)} more: its minimum is {minimum}, and {why}"
+
+
+def needing(jobs: Mapping[str, int]) -> str:
+    """Who needs how many slots; the largest by name."""
+    order = sorted(jobs.items(), key=lambda of: (-of[1], of[0]))
+    told = [f"{job} {'' if i else 'needs '}{number}" for i, (job, number) in enumerate(order[:JOBS_NAMED])]
+    rest = [number for _, number in order[JOBS_NAMED:]]
+    told += [f"{len(rest)} other{'s' * (len(rest) > 1)} {sum(rest)}"] if rest else []
+    return ", ".join(told)
 
 
 def slots(number: int) -> str:

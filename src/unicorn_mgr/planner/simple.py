@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count, islice
 
 from unicorn_mgr.planner.problem import Demand, Place, Plan, Problem, domain_of
-from unicorn_mgr.planner.reasons import ALL, NO_MORE, SILENT, slots
+from unicorn_mgr.planner.reasons import ALL, NO_MORE, SILENT, slots, waits
 
 
 class FirstComeFirstServed:
@@ -31,7 +31,8 @@ class FirstComeFirstServed:
             most = [s.demand.size_max - len(s.demand.barred) for s in growing]
             growing = [s for s, m in zip(growing, most, strict=True) if len(s.mine) + s.demand.replica <= m]
             growing = [s for s in growing if s.give()]
-        return Plan(seats, {d.job: _reason(d, len(seats[d.job]), free.count) for d in problem.demands})
+        reasons = {d.job: _reason(d, len(seats[d.job]), free.count, len(usable)) for d in problem.demands}
+        return Plan(seats, reasons)
 
 
 def _kept(demand: Demand, usable: set[Place]) -> dict[int, Place]:
@@ -131,14 +132,14 @@ class _Seating:
         return heappop(self._crowds)
 
 
-def _reason(demand: Demand, size: int, free: int) -> str:
+def _reason(demand: Demand, size: int, free: int, all_slots: int) -> str:
     """Why a job has what it has.  Said of the whole plan, so that the same plan has the same reasons."""
     if size >= demand.size_max:
         return ALL
     if not demand.may_grow:
         return SILENT
     if size < demand.size_min:
-        return f"waits for {slots(demand.size_min - size)} more, and {free} are free"
+        return waits(demand.size_min, size, f"{free} of {slots(all_slots)} {'is' if free == 1 else 'are'} free")
     if demand.barred and size >= demand.size_max - len(demand.barred):
         return f"{len(demand.barred)} of its seats are barred"
     return NO_MORE
