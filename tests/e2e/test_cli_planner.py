@@ -16,6 +16,7 @@ from e2e.harness import Cluster
 from e2e.shell import Shell, keys
 
 from unicorn_mgr.cli.jobfile import JobFile
+from unicorn_mgr.coordinator.whatif import FORMS
 
 MODEL = {"parameters": 1e9, "sequence_length": 1024, "global_batch": 8, "device": "H100"}
 
@@ -139,6 +140,7 @@ def test_the_schema_of_job_files_is_printed(shell: Shell) -> None:
     ("changes", "sizes"),
     [
         (["lose node-1"], {"gpt": (4, 3)}),
+        (["drain node-1", "degrade node-2 speed=0.25"], {"gpt": (4, 2)}),
         (["add 8 slots"], {"gpt": (4, 6)}),
         (["job gpt weight=2"], {"gpt": (4, 4)}),
         (["submit other.yaml"], {"gpt": (4, 2), "other": (0, 2)}),
@@ -185,7 +187,7 @@ def test_what_a_deadline_would_need_is_told(shell: Shell, here: Path) -> None:
 
 # -- bad input --------------------------------------------------------------------------------
 
-WANT = 'want "lose NODE", "add N slots", "end JOB", "submit FILE", "job JOB weight=W" (or min=, max=, priority=)'
+WANT = f"want {FORMS}"
 MISTAKES = {
     "plan --what-if=": f"what-if: {WANT}",
     "plan --what-if=rain": f"what-if: rain: {WANT}",

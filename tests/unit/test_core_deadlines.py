@@ -7,15 +7,12 @@ from collections.abc import Iterator
 import pytest
 from unit.test_core_planning import Planned, progressed
 
-from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.coordinator.rules.due import prospect
 from unicorn_mgr.coordinator.state import Job
 from unicorn_mgr.coordinator.throughput import rising, work_of_step
-from unicorn_mgr.coordinator.whatif import compared, what_if
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import JobSpec, ModelDescription
-from unicorn_mgr.planner.planner import plan
 
 WALL = 1_000.0
 """When the world begins, in seconds since 1970."""
@@ -154,9 +151,7 @@ def test_fewer_slots_are_enough_only_with_something_to_spare(
 
 def test_an_imagined_change_tells_what_it_does_to_the_deadline(world: Planned) -> None:
     measured(world)
-    asked = m.WhatIfRequest(("lose n1", "lose n2", "lose n3"))
-    present, changed, prospects = what_if(world.state, world.settings, asked, world.now)
-    (gpt,) = compared(present, changed, plan(changed, 10.0), prospects).jobs
+    gpt = world.imagine("lose n1", "lose n2", "lose n3")["gpt"]
     assert gpt.reason.endswith(
         "; its deadline can't be kept on the slots there are, so it is planned as if it had none"
     )

@@ -12,10 +12,8 @@ from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.views import node_view
-from unicorn_mgr.coordinator.whatif import compared, what_if
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.messages import NodeView, WhatIfRequest
-from unicorn_mgr.planner.planner import plan
+from unicorn_mgr.messages import NodeView
 
 
 @pytest.fixture
@@ -238,8 +236,7 @@ def test_what_if_reckons_with_the_slowest_node() -> None:
     world = Planned(nodes=2)
     world.train_planned("gpt", 1, 2)
     degraded(world, "n1", 0.75)
-    present, changed, prospects = what_if(world.state, world.settings, WhatIfRequest(("lose n1",)), world.now)
-    (told,) = compared(present, changed, plan(changed, 10.0), prospects).jobs
+    told = world.imagine("lose n1")["gpt"]
     assert (told.flops_before, told.flops_after) == (1.5e12, 1e12)
 
 

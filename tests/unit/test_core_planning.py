@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import pytest
 from unit.world import World
 
 from unicorn_mgr import messages as m
-from unicorn_mgr.coordinator.outlook import problem_of
+from unicorn_mgr.coordinator.whatif import compared, what_if
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import JobSpec
 from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.sizing import sized
@@ -27,7 +29,7 @@ class Planned(World):
 
     def answer(self, number: int | None = None) -> list[e.Event]:
         """The planner answers the newest question, or this one, with the problem of the moment."""
-        made = plan(problem_of(self.state, self.settings), 10.0)
+        made = plan(self.core.problem, 10.0)
         return self.tell(
             e.PlanReady(
                 self.state.planning.number if number is None else number,
@@ -40,6 +42,13 @@ class Planned(World):
                 made.rung,
             )
         )
+
+    def imagine(self, *changes: str, job: JobSpec | None = None) -> dict[str, m.PlannedJob]:
+        """What would be, by job.  It does not depend on what of the present problem can be used again."""
+        asked, present = m.WhatIfRequest(changes, job), self.core.problem
+        changed, prospects = what_if(self.state, self.settings, present, asked, self.now)
+        assert what_if(self.state, self.settings, copy.deepcopy(present), asked, self.now) == (changed, prospects)
+        return {j.job: j for j in compared(present, changed, plan(changed, 10.0), prospects).jobs}
 
     def sizes(self) -> dict[str, int]:
         return {name: len(job.seats) for name, job in self.state.jobs.items() if not job.over}
@@ -306,7 +315,7 @@ def test_survivors_go_on_below_their_minimum(world: Planned) -> None:
 
 def foreseen(world: Planned) -> Table:
     """The plans for all that may happen next."""
-    table = Table.of(problem_of(world.state, world.settings))
+    table = Table.of(world.core.problem)
     for key, problem in table.missing():
         sizes = sizes_of(problem)
         table.answers[key] = Foreseen.of(sizes, sized(sizes.knapsack, 10.0, "cbc", sizes.least))
@@ -321,12 +330,12 @@ def test_the_loss_of_a_node_and_its_return_are_foreseen(world: Planned) -> None:
     table = foreseen(world)
     world.tell(e.NodeSilent(lost, 2.6), e.JobHalted("heavy", 1.1))
     assert world.asked()
-    assert table.look_up(problem_of(world.state, world.settings)) is not None
+    assert table.look_up(world.core.problem) is not None
     world.answer()
     world.settle()
     table = foreseen(world)
     world.attach(lost, incarnation="rebooted")
-    assert table.look_up(problem_of(world.state, world.settings)) is not None
+    assert table.look_up(world.core.problem) is not None
 
 
 # -- pace -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.core import CoordinatorCore
 from unicorn_mgr.coordinator.orders import Orders
-from unicorn_mgr.coordinator.outlook import problem_of
+from unicorn_mgr.coordinator.outlook import Outlook
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, Worker
 from unicorn_mgr.effects import coordinator as e
@@ -208,7 +208,7 @@ class World:
 
     def _check(self) -> None:
         """Whatever happens."""
-        assert self.core.problem == problem_of(self.state, self.settings), "something has changed unseen"
+        assert self.core.problem == Outlook(self.settings).problem(self.state), "something has changed unseen"
         self._check_nothing_is_overlooked()
         held: dict[tuple[str, int], list[Worker]] = {}
         for job in self.state.jobs.values():

@@ -11,7 +11,7 @@ import typer
 from unicorn_mgr.cli import shapes
 from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
 from unicorn_mgr.cli.jobfile import read_job
-from unicorn_mgr.cli.show import one_line, say, show_json, show_table
+from unicorn_mgr.cli.show import duration, one_line, say, show_json, show_table
 from unicorn_mgr.messages import ClusterView, JobView, PlannedJob, PlanView, WhatIfAnswer, WhatIfRequest
 from unicorn_mgr.planner.reasons import worth
 
@@ -30,8 +30,9 @@ def register(app: typer.Typer) -> None:
             [],
             "--what-if",
             metavar="CHANGE",
-            help='Answer for this instead, and change nothing: "lose NODE", "add 8 slots", "end JOB", '
-            '"job JOB weight=2", "submit FILE".  Several are taken together.',
+            help='Answer for this instead, and change nothing: "lose NODE", "drain NODE", "lose domain RACK", '
+            '"degrade NODE speed=0.5", "add 8 slots", "end JOB", "job JOB weight=2", "submit FILE".  '
+            "Several are taken together.",
         ),
         coordinator: str | None = CoordinatorOption,
         tls: Path | None = TlsOption,
@@ -112,7 +113,7 @@ def _show_what_if(answer: WhatIfAnswer) -> None:
             str(j.size_after),
             worth(j.flops_before, j.rated),
             worth(j.flops_after, j.rated),
-            f"{j.standstill_seconds:g} s" if j.standstill_seconds else "",
+            duration(j.standstill_seconds) if j.standstill_seconds else "",
             one_line(j.reason),
         )
         for j in answer.jobs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unicorn_mgr.coordinator.state import ClusterState, Node, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import ClusterState, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.throughput import COUNTLESS, expected
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
@@ -191,11 +191,14 @@ def _degraded(state: ClusterState, request_id: str, asked: DegradeNode) -> e.Nod
     node = state.nodes[asked.node]
     if not asked.speed and not asked.slots:
         raise Rejected(Mistake("degrade", node.name, "say --speed, --slots or both"))
-    speed = _speed(asked.speed) if asked.speed else node.speed
-    return e.NodeDegraded(request_id, node.name, speed, _good(node, asked.slots) if asked.slots else node.good)
+    speed = speed_of(asked.speed) if asked.speed else node.speed
+    there = sorted(s.index for s in node.slots)
+    good = good_slots(there, asked.slots) if asked.slots else node.good
+    return e.NodeDegraded(request_id, node.name, speed, () if good == tuple(there) else good)
 
 
-def _speed(text: str) -> float:
+def speed_of(text: str) -> float:
+    """How fast a node is against what it should be.  Raises `Rejected`."""
     try:
         speed = float(text)
     except ValueError:
@@ -205,21 +208,20 @@ def _speed(text: str) -> float:
     return speed
 
 
-def _good(node: Node, text: str) -> tuple[int, ...]:
-    """Slots of a node by their number, the first ones, or by their indices; empty: all."""
-    there = sorted(s.index for s in node.slots)
+def good_slots(there: Sequence[int], text: str) -> tuple[int, ...]:
+    """Slots of those that are there, by their number, the first ones, or by their indices.  Raises `Rejected`."""
     try:
         numbers = [int(word) for word in text.split(",")]
     except ValueError:
         numbers = [0]
     if len(numbers) == 1:
-        chosen = there[: numbers[0]] if 0 < numbers[0] <= len(there) else []
+        chosen = list(there[: numbers[0]]) if 0 < numbers[0] <= len(there) else []
     else:
         chosen = sorted(set(numbers)) if set(numbers) <= set(there) else []
     if not chosen:
         fix = f"want how many, 1 to {len(there)}, or which of {_listed(map(str, there))}"
         raise Rejected(Mistake("slots", text, fix))
-    return () if chosen == there else tuple(chosen)
+    return tuple(chosen)
 
 
 WISHES = {

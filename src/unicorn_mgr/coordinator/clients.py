@@ -152,8 +152,9 @@ class Clients:
         """What would be planned if something were otherwise.  Nothing is changed."""
         await self._authority.require(context, Role.VIEWER)
         driver = self._driver
+        present = driver.core.problem
         try:
-            present, changed, prospects = what_if(driver.core.state, driver.settings, asked, driver.now())
+            changed, prospects = what_if(driver.core.state, driver.settings, present, asked, driver.now())
         except Rejected as rejected:
             await _refuse(context, rejected)
             raise

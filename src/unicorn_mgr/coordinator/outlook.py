@@ -33,21 +33,30 @@ def wants_slots(job: Job) -> bool:
     return not (job.over or job.cancelled or job.give_up is not None or job.phase is JobPhase.ENDING)
 
 
-def problem_of(state: ClusterState, settings: Settings) -> Problem:
-    """What the planner is asked at this moment, looked up anew."""
-    return Outlook(settings).problem(state)
-
-
-def problem_with(state: ClusterState, settings: Settings, nodes: Iterable[Node], jobs: Iterable[Job]) -> Problem:
-    """What it would be asked if there were these nodes and jobs."""
-    cluster = Cluster()
-    for node in nodes:
+def problem_with(
+    state: ClusterState, settings: Settings, present: Problem, nodes: Iterable[Node], jobs: Iterable[Job]
+) -> Problem:
+    """What it would be asked if there were these nodes and jobs; what is as at present stays the same object."""
+    before, cluster = {n.name: n for n in present.nodes}, Cluster()
+    for node in sorted(nodes, key=lambda n: n.name):
         cluster.put(node.name, node)
     # What jobs make of slots that are away for now is told, too: so plans can be made before one is lost or back.
     known = sum(len(n.slots) for n in state.nodes.values())
     cluster.slots = max(known, sum(len(n.slots) for n in cluster.nodes.values()))
-    cluster.silent = {n.name for n in state.nodes.values() if n.phase is NodePhase.SILENT}
-    return _problem(settings, tuple(cluster.nodes.values()), tuple(_demand(job, cluster)[0] for job in jobs))
+    cluster.silent = {
+        name for name in cluster.nodes if name in state.nodes and state.nodes[name].phase is NodePhase.SILENT
+    }
+    alike = _rounded_up(known) == _rounded_up(cluster.slots) and cluster.devices.keys() == {
+        n.device for n in present.nodes
+    }
+    changed = {name for name in before.keys() | cluster.nodes.keys() if before.get(name) is not cluster.nodes.get(name)}
+    demands = {d.job: d for d in present.demands if alike and changed.isdisjoint(name for name, _ in d.seats.values())}
+
+    def demand(job: Job) -> Demand:
+        same = demands.get(job.name) if job is state.jobs.get(job.name) else None
+        return same or _demand(job, cluster)[0]
+
+    return _problem(settings, tuple(cluster.nodes.values()), tuple(map(demand, jobs)))
 
 
 def _problem(settings: Settings, nodes: tuple[Node, ...], demands: tuple[Demand, ...]) -> Problem:
