@@ -131,6 +131,52 @@ def test_nobody_is_admitted_once_the_loop_has_ended(new_world: NewWorld) -> None
     assert world.tell(e.WorkerTold("gpt/2.0", m.Ready(dict(FINGERPRINT)))) == []
 
 
+@pytest.mark.parametrize("has_exited", [False, True])
+def test_an_epoch_that_a_member_had_come_to_its_end_before_is_formed_without_it(world: World, has_exited: bool) -> None:
+    """It will never publish; the others do the closing collective once more."""
+    world.train()
+    world.die("gpt/2.0")
+    world.wait(0.02)
+    assert world.members() == ["gpt/0.0", "gpt/1.0"]
+    world.take()
+    world.tell(e.WorkerTold("gpt/0.0", m.LoopEnded(99)))
+    if has_exited:
+        world.tell(e.WorkerExited(m.Exited("gpt/0.0", 0)))
+    (granted,) = world.decisions(e.EpochGranted)
+    assert (granted.members, granted.reason) == (("gpt/1.0",), "without gpt/0.0: it has come to the end")
+    world.tell(e.GroupFormed("gpt", world.job().epoch), e.WorkerTold("gpt/1.0", m.LoopEnded(99)))
+    assert world.job().transition is None
+    assert world.members() == ["gpt/1.0"], "now there is nobody to wait for"
+
+
+def test_a_member_that_comes_to_its_end_after_the_group_was_formed_is_nobody_to_do_without(world: World) -> None:
+    world.train()
+    world.die("gpt/2.0")
+    world.wait(0.02)
+    world.tell(e.GroupFormed("gpt", world.job().epoch))
+    world.take()
+    for name in world.members():
+        world.tell(e.WorkerTold(name, m.LoopEnded(99)))
+    assert world.decisions(e.EpochGranted) == []
+    assert world.job().transition is None
+
+
+def test_whoever_is_admitted_while_the_loop_ends_does_not_begin_anew(new_world: NewWorld) -> None:
+    """Those who would have handed it the state have come to their end meanwhile."""
+    world = new_world(nodes=2)
+    world.train()
+    world.attach("n2")
+    world.begin("gpt/2.0")
+    assert world.members() == ["gpt/0.0", "gpt/1.0", "gpt/2.0"]
+    world.take()
+    for name in ("gpt/0.0", "gpt/1.0"):
+        world.tell(e.WorkerTold(name, m.LoopEnded(99)), e.WorkerExited(m.Exited(name, 0)))
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/2.0"]
+    assert [d.members for d in world.decisions(e.EpochGranted)] == [("gpt/1.0",)]
+    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -15)))
+    assert e.JobEnded("gpt", 0, "finished after step 99") in world.decided
+
+
 def test_a_joiner_with_another_program_never_joins(new_world: NewWorld) -> None:
     world = new_world(nodes=2)
     world.train()

@@ -237,3 +237,4 @@ def test_half_a_replica_is_no_member_at_the_end_either(world: World) -> None:
     world.die("gpt/0.0")
     world.wait(world.settings.death_batch_seconds)
     assert seats_of(world.members()) == [4, 5]
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/1.0"], "the other is about to say so, too"

@@ -100,6 +100,8 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.GroupFormed(_, epoch):
             if job.transition is not None and job.transition.epoch == epoch:
                 job.transition.formed_at = now
+                for name in job.members:
+                    job.workers[name].formed = True
                 for incident in _healed_by(state, job):
                     incident.formed_at = incident.formed_at or now
         case e.TransitionEnded():

@@ -122,6 +122,8 @@ class Worker:
     ready_at: float = 0.0
     loop_ended: bool = False
     was_member: bool = False
+    formed: bool = False
+    """It has been in the group of an epoch: before that it can't have the job's state."""
     trained: bool = False
     """It has reached the head of a training loop."""
     gone_at: float = 0.0
@@ -348,6 +350,11 @@ class Job:
         return [
             w for w in gone if w.seat // size == worker.seat // size and w.start == worker.start and w is not worker
         ]
+
+    def ended_members(self) -> list[Worker]:
+        """Members of the newest epoch that have come to their end."""
+        members = [w for m in self.members if (w := self.workers.get(m)) is not None]
+        return [w for w in members if w.loop_ended or w.ended_well]
 
     def lost_members(self) -> list[Worker]:
         """Members of the newest epoch that are gone without having come to their end."""

@@ -158,12 +158,18 @@ def stopping(c: Context, job: Job) -> Iterator[Decision]:
         return
     patience = job.give_up_at + c.settings.give_up_seconds
     for worker in job.alive():
-        if job.loop_ended_step is not None and worker.name not in job.members and not worker.loop_ended:
+        if job.loop_ended_step is not None and _is_too_late(job, worker):
             yield WorkerCondemned(worker.name, "the loop has ended without it", gently=True)
         elif job.cancelled:
             yield WorkerCondemned(worker.name, "the job is cancelled", gently=True)
         elif job.give_up is not None and (c.now >= patience or not worker.trained):
             yield WorkerCondemned(worker.name, "the job is given up", gently=True)
+
+
+def _is_too_late(job: Job, worker: Worker) -> bool:
+    """It is no member, or never had the state; unless its replica is through, and it is only about to say so."""
+    through = {w.seat for w in job.workers.values() if w.loop_ended}
+    return not (worker.name in job.members and worker.formed) and through.isdisjoint(seats_beside(job, worker.seat))
 
 
 def stopping_deadlines(c: Context, job: Job) -> Iterator[float]:

@@ -74,8 +74,10 @@ def granted(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
-    leaving = _leaving(job)
-    stay = whole(job, [w for w in job.living_members() if w.phase is not WorkerPhase.ENDED and w not in leaving])
+    leaving, ended = _leaving(job), job.ended_members()
+    stay = whole(job, [w for w in job.living_members() if w not in ended and w not in leaving])
+    if job.loop_ended_step is not None:  # nobody is left who could hand it the state
+        stay = [w for w in stay if w.formed]
     if not stay:  # whoever was about to leave is the last to have the state: it goes on until others have it
         stay = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
     joiners = _joiners(c, job) if _may_join(c, job) else []
@@ -83,6 +85,7 @@ def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
         return
     reasons = [f"without {w.name}: {w.gone_reason}" for w in lost]
     reasons += [f"without {w.name}: it leaves" for w in leaving if w not in stay]
+    reasons += [f"without {w.name}: it has come to the end" for w in ended]
     reasons += [f"with {w.name}" for w in joiners]
     if _suspension_due(job):
         reasons.append(f"to stand still: {job.suspension.reason}" if job.suspension is not None else "to go on")
@@ -136,9 +139,12 @@ def _symptom_due(c: Context, job: Job) -> bool:
 
 
 def _change_due(c: Context, job: Job) -> bool:
-    """Without any failure: somebody joins or leaves, all are to stand still, or our restart cut a transition short."""
+    """Without any failure: somebody joins or leaves, all are to stand still, or a transition was cut short.
+
+    By our restart, or because a member had come to its end when it was granted: that will never publish.
+    """
     if job.transition is not None:
-        return job.transition.stale
+        return job.transition.stale or (not job.transition.formed_at and bool(job.ended_members()))
     if _suspension_due(job):
         return True
     return bool(_leaving(job)) or (_may_join(c, job) and bool(_joiners(c, job)))
