@@ -68,6 +68,12 @@ def test_the_least_that_a_file_must_say(tmp_path: Path) -> None:
     check(spec)
 
 
+def test_sizes_are_limits_where_no_others_are_told(tmp_path: Path) -> None:
+    spec = read(tmp_path, "name: gpt\ncommand: [python, train.py]\nsizes: [16, 8]\n")
+    assert (spec.size_min, spec.size_max) == (8, 16)
+    check(spec)
+
+
 def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
     spec = read(tmp_path, "name: gpt\ncommand: [python]\ncheckpoint: {url: 's3://bucket/gpt'}\n")
     assert spec.checkpoint_url == "s3://bucket/gpt"
@@ -85,7 +91,19 @@ def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
         ("name: gpt\ncommand: [x]\nweight: -1\n", "weight: -1: input should be greater than 0"),
         ("name: gpt\ncommand: [x]\nweight: .nan\n", "weight: nan: input should be a finite number"),
         ("name: gpt\ncommand: [x]\nmin: 0\n", "min: 0: input should be greater than or equal to 1"),
-        ("name: gpt\ncommand: [x]\nreplica: {width: 2}\n", "replica.width.[key]: 'width': input should be 'shard' or"),
+        ("name: gpt\ncommand: [x]\nreplica: {width: 2}\n", "replica.width: 'width': input should be 'shard' or"),
+        (
+            "name: gpt\ncommand: python train.py\n",
+            "command: 'python train.py': want a list, a word an item, e.g. [python, train.py] ({path})",
+        ),
+        ("name: gpt\ncommand: []\n", "command: []: want a list, a word an item, e.g. [python, train.py]"),
+        ("name: gpt\ncommand: [x]\nsizes: 8\n", "sizes: 8: want a list of numbers of slots, e.g. [8, 16]"),
+        ("name: gpt\ncommand: [x]\nsizes: [8, many]\n", "sizes.1: 'many': input should be a valid integer"),
+        (
+            "name: gpt\ncommand: [x]\nreplica: 4\n",
+            "replica: 4: want axes and how many workers along each, e.g. {{shard",
+        ),
+        ("name: gpt\ncommand: [x]\nmodel: 7b\n", "model: '7b': want fields and values; `unicorn schema` prints which"),
         ("name: gpt\ncommand: [x]\nreplica: {shard: 0}\n", "replica.shard: 0: input should be greater than or equal"),
         (
             "name: gpt\ncommand: [x]\ndeadline: soon\n",
@@ -120,7 +138,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("min: 4\nmax: 2\n", "max: 2: want at least min, which is 4"),
         ("deadline: 2040-01-31T18:00:00Z\n", "steps: missing; a deadline needs the number of steps"),
         ("steps: 100\n", "deadline: missing; steps are told to be done by then"),
-        ("min: 4\nmax: 8\nsizes: [3]\n", "sizes: 3 is not allowed: want one of 3 from 4 to 8"),
+        ("min: 4\nmax: 8\nsizes: [3]\n", "sizes: 3: want from 4 to 8"),
+        ("min: 4\nmax: 8\nreplica_size: 4\nsizes: [6]\n", "sizes: 6: want multiples of 4 from 4 to 8"),
+        (
+            "max: 8\nsizes: [2, 8]\nthroughput: {4: 1.0e15}\n",
+            "throughput: 4 slots are not allowed: take them out; sizes are 2, 8",
+        ),
         ("weight: 1.0e+308\n", "weight: 1e+308: want 1e-09 to 1e+09"),
         ("throughput: {1: 1.0e+308}\n", "throughput[1]: 1e+308: want at most 1e+30 FLOP/s"),
         (

@@ -148,7 +148,7 @@ def test_a_partial_table_is_filled_by_a_prediction() -> None:
         ({4: -1.0}, r"throughput\[4\]: -1.0: want a number above 0"),
         ({4: 0}, r"throughput\[4\]: 0: want a number above 0"),
         ({4: math.inf}, r"throughput\[4\]: inf: want a number above 0"),
-        ({6: 1.0}, "throughput: 6 slots are not allowed: take them out; sizes are a multiple of 4 from 4 to 24"),
+        ({6: 1.0}, "throughput: 6 slots are not allowed: take them out; sizes are multiples of 4 from 4 to 24"),
         ({4: 1.0, 12: 3.0}, r"throughput: nothing for 8 slots: add them, or set sizes: \[4, 12\]"),
         ({24: 3.0}, r"throughput: nothing for 4, 8, 12 and 2 more slots: add them, or set sizes: \[24\]"),
         ({4: 2.0, 8: 1.5}, r"throughput\[8\]: 1.5 is less than 2 with 4 slots: want at least that, or 8 left out"),
@@ -185,7 +185,7 @@ def test_what_is_listed_is_what_is_contained(replica: int, minimum: int, slots: 
             {"replica": 8, "minimum": 9, "maximum": 15},
             "max: no multiple of replica_size 8 lies between min 9 and max 15",
         ),
-        ({"replica": 4, "listed": (4, 6)}, "sizes: 6 is not allowed: want"),
+        ({"replica": 4, "listed": (4, 6)}, "sizes: 6: want multiples of 4 from 1 on"),
         ({"listed": ()}, "sizes: the list is empty"),
     ],
 )

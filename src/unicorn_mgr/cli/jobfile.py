@@ -19,6 +19,18 @@ BYTES_MAX = 1 << 20
 DEADLINE = "2040-01-31T18:00:00+01:00"
 """How one is written."""
 
+MISSHAPEN = ("list_type", "dict_type", "model_type", "model_attributes_type", "too_short")
+SHAPES = {
+    "command": "a list, a word an item, e.g. [python, train.py]",
+    "env": "names and values, e.g. {DATA: /data}",
+    "sizes": "a list of numbers of slots, e.g. [8, 16]",
+    "replica": "axes and how many workers along each, e.g. {shard: 4}",
+    "throughput": "slots and FLOP/s, e.g. {8: 3.2e15}",
+    "model": "fields and values; `unicorn schema` prints which",
+    "checkpoint": "fields and values, e.g. {url: checkpoints, every: 100}",
+}
+"""What is wanted where a value is of another kind."""
+
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -85,10 +97,10 @@ class JobFile(_Strict):
     """Its worth against other jobs."""
     priority: int = 0
     """Who gets its minimum first when not all can; higher is first."""
-    min: Count = 1
-    """Fewest slots it can train with."""
+    min: Count | None = None
+    """Fewest slots it can train with; the smallest of `sizes`, or 1, if not given."""
     max: Count | None = None
-    """Most slots it can use; as min if not given."""
+    """Most slots it can use; the largest of `sizes`, or as min, if not given."""
     sizes: list[Count] = []
     """Only these numbers of slots; empty: all between min and max."""
     replica: dict[Axis, Count] = {}
@@ -139,26 +151,29 @@ def read_job(path: Path) -> JobSpec:
 def _first(wrong: ValidationError, path: Path) -> str:
     """The first mistake, in a line."""
     found = wrong.errors()[0]
-    field = ".".join(str(part) for part in found["loc"])
+    field = ".".join(str(part) for part in found["loc"] if part != "[key]")
     if found["type"] == "extra_forbidden":
         return f"{field}: {path}: there is no such field; `unicorn schema` prints all"
     if found["type"] == "missing":
         return f"{field}: {path}: missing; `unicorn schema` says what it is"
     if field == "deadline":
         return f"deadline: {found['input']}: want a date and time to come, with zone, e.g. {DEADLINE} ({path})"
+    if found["type"] in MISSHAPEN and field in SHAPES:
+        return f"{field}: {found['input']!r}: want {SHAPES[field]} ({path})"
     return f"{field}: {found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]} ({path})"
 
 
 def _spec(job: JobFile, folder: Path) -> JobSpec:
     checkpoint = job.checkpoint
+    least = job.min or min(job.sizes, default=1)
     url = checkpoint.url if checkpoint is not None else ""
     return JobSpec(
         name=job.name,
         command=tuple(job.command),
         environment={**passed_environment(os.environ, []), **job.env},
         directory=str((folder / Path(job.workdir).expanduser()).resolve()),
-        size_min=job.min,
-        size_max=job.min if job.max is None else job.max,
+        size_min=least,
+        size_max=job.max or max(job.sizes, default=least),
         weight=job.weight,
         priority=job.priority,
         sizes=tuple(job.sizes),

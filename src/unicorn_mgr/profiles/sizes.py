@@ -35,7 +35,7 @@ class Sizes:
         for size in self.listed or ():
             whole("sizes", size)
             if not self._within(size):
-                raise ProfileError(f"sizes: {size} is not allowed: want {self.rule}")
+                raise ProfileError(f"sizes: {size}: want {self._limits}")
         if self.listed is not None:
             if not self.listed:
                 raise ProfileError("sizes: the list is empty: want at least one size, or no list")
@@ -44,8 +44,12 @@ class Sizes:
     @property
     def rule(self) -> str:
         """In words."""
-        among = f"one of {', '.join(map(str, self.listed))}" if self.listed else f"a multiple of {self.replica}"
-        return f"{among} from {self.minimum}" + (f" to {self.maximum}" if self.maximum else "")
+        return ", ".join(map(str, self.listed)) if self.listed else self._limits
+
+    @property
+    def _limits(self) -> str:
+        among = f"multiples of {self.replica} " if self.replica > 1 else ""
+        return f"{among}from {self.minimum} " + (f"to {self.maximum}" if self.maximum is not None else "on")
 
     def __contains__(self, size: int) -> bool:
         return self._within(size) and (self.listed is None or size in self.listed)
