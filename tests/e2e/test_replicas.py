@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from e2e.harness import Cluster, Job, check_counted_once, check_exact, cluster, environment
+from e2e.harness import Cluster, Job, check_counted_once, check_exact, cluster, distance, environment
 
 SCRIPT = Path(__file__).parent / "scripts" / "sharded.py"
 STEPS = 40
@@ -28,8 +28,11 @@ def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The same script without an agent."""
-    out = tmp_path_factory.mktemp("alone")
-    command = [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(STEPS)]
+    return trained_alone(tmp_path_factory.mktemp("alone"), "--steps", str(STEPS))
+
+
+def trained_alone(out: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(SCRIPT), "--out", str(out), *arguments]
     subprocess.run(command, check=True, env=environment(), timeout=100)
     found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
     return found
@@ -64,6 +67,15 @@ def test_an_undisturbed_job_of_sharded_replicas(eight: Cluster, alone: dict[str,
     job = submit(eight, {"shard": 2}, 2)
     finish(job, alone, 4)
     assert eight.incidents(job.name) == []
+
+
+def test_in_float32(eight: Cluster, tmp_path: Path) -> None:
+    """FSDP2 reduces 32 and 16 bits in another way than 64."""
+    arguments = ["--steps", "6", "--dtype", "float32"]
+    job = eight.submit(arguments, size=4, size_min=4, script=SCRIPT, replica={"shard": 2}, replica_size=2)
+    assert job.wait().exit_code == 0, eight.logs()
+    reference = trained_alone(tmp_path, *arguments)
+    assert all(distance(ended, reference) < 1e-4 for ended in job.weights().values())
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -83,3 +83,5 @@ def sum_gradients(model: torch.nn.Module) -> None:
     for module in modules:
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
+            # Else a factor for 32 and 16 bits becomes a kind of reduction that only NCCL has.
+            module.set_force_sum_reduction_for_comms(True)
