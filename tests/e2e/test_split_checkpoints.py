@@ -142,9 +142,21 @@ def test_a_given_up_job_saves_all_parts_of_what_it_has(eight: Cluster, store: Pa
     assert stored_steps(store) == [5]
 
 
-def test_a_checkpoint_of_another_split_is_the_users_mistake(eight: Cluster, store: Path) -> None:
-    assert submit(eight, store, steps=4).wait().exit_code == 0, eight.logs()
-    ended = submit(eight, store, replica={"tensor": 2}).wait()
-    assert ended.exit_code == 2
-    assert ended.reason.startswith(f"checkpoint: {store}: step-0000000003.")
-    assert "was written by replicas of shard=2, here of tensor=2; choose another --checkpoint" in ended.reason
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        (SHARD, {"shard": 4}),
+        (SHARD, {"tensor": 2}),
+        ({"shard": 2, "tensor": 2}, SHARD),
+        (SHARD, {}),
+    ],
+    ids=["more shards", "another axis", "fewer axes", "not split"],
+)
+def test_a_job_of_another_shape_goes_on_from_it(
+    eight: Cluster, alone: dict[str, Any], store: Path, there: dict[str, int], here: dict[str, int]
+) -> None:
+    first = submit(eight, store, replica=there, steps=10)
+    assert first.wait().exit_code == 0, eight.logs()
+    job = submit(eight, store, replica=here)
+    ends_well(job, alone, 2 * math.prod(here.values()))
+    assert min(step for _, step, _, _ in job.records()) == 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from worker.together import Meeting, Sibling
 
 from unicorn_mgr.messages import CheckpointComplete, CheckpointFailed, CheckpointPublished, CheckpointWritten
 from unicorn_mgr.model import Epoch, Lineage
-from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.siblings import place_of
 from unicorn_mgr.worker.state import Progress
 from unicorn_mgr.worker.storage import Manifest
@@ -29,12 +28,26 @@ SHARD = {"shard": 2}
 class Split:
     """One replica: a bench for each of its workers, and the coordinator's word."""
 
-    def __init__(self, url: str, axes: dict[str, int] = SHARD, job_id: str = "job", keep: int = 3) -> None:
+    def __init__(
+        self,
+        url: str,
+        axes: dict[str, int] = SHARD,
+        job_id: str = "job",
+        keep: int = 3,
+        models: Sequence[nn.Module] | None = None,
+    ) -> None:
         size = place_of(axes, 0).size
         self.url = url
         self._meeting = Meeting(size)
         self.benches = [
-            Bench(url, alone=False, keep=keep, job_id=job_id, siblings=Sibling(self._meeting, place_of(axes, i)))
+            Bench(
+                url,
+                alone=False,
+                keep=keep,
+                job_id=job_id,
+                model=models[i] if models else None,
+                siblings=Sibling(self._meeting, place_of(axes, i)),
+            )
             for i in range(size)
         ]
 
@@ -47,11 +60,14 @@ class Split:
     def take_part(self, position: int, step: int, epoch: Epoch = EPOCH, generation: int = 0) -> None:
         bench = self.benches[position]
         bench.places.reached.clear()
-        with torch.no_grad():
-            for p in bench.model.parameters():
-                p.fill_(10 * step + position)
+        self.fill(position, step)
         bench.take(step, epoch, generation)
         bench.places.wait("checkpoint")
+
+    def fill(self, position: int, step: int) -> None:
+        with torch.no_grad():
+            for p in self.benches[position].model.parameters():
+                p.fill_(10 * step + position)
 
     def complete(self, step: int, epoch: Epoch = EPOCH, generation: int = 0) -> None:
         """The coordinator has heard of all parts."""
@@ -245,26 +261,3 @@ def test_a_manifest_of_another_part_is_told_and_not_published(tmp_path: Path) ->
     ]
     assert split.steps() == [1]
     assert not split.benches[0].checkpointer.is_published(4)
-
-
-# -- another split --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "said"),
-    [
-        (SHARD, {"shard": 2, "tensor": 2}, "replicas of shard=2, here of shard=2, tensor=2"),
-        (SHARD, {"tensor": 2}, "replicas of shard=2, here of tensor=2"),
-        ({}, SHARD, "replicas of one worker, here of shard=2"),
-        (SHARD, {}, "replicas of shard=2, here of one worker"),
-    ],
-)
-def test_the_checkpoint_of_another_split_is_one_clear_line(
-    url: str, there: dict[str, int], here: dict[str, int], said: str
-) -> None:
-    Split(url, there).store(1)
-    with pytest.raises(MistakeError) as refused:
-        Split(url, here).find()
-    assert str(refused.value) == (
-        f"checkpoint: {url}: step-0000000001.0-1-1 was written by {said}; choose another --checkpoint"
-    )

@@ -1,24 +1,30 @@
 """The newest usable checkpoint becomes the state of a job in which nobody has any.
 
-The workers of a replica load the same checkpoint, each its own part.  The first of them proposes one after
-the other, newest first, and they take the first of which every one could load its part.
+The workers of a replica load the same checkpoint, each its own part; from one that was written by replicas of
+another shape, each puts its part together.  The first of them proposes one after the other, newest first, and
+they take the first of which every one could load its part.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
+import torch
 from tenacity import stop_after_delay
 
 from unicorn_mgr.messages import Mistake
 from unicorn_mgr.worker.attempts import attempts, one_line
-from unicorn_mgr.worker.folder import load_intact
+from unicorn_mgr.worker.folder import INDEX, described, load_intact, load_some
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.reshaping import reshaped
 from unicorn_mgr.worker.siblings import Siblings
-from unicorn_mgr.worker.state import Packed, Progress, StateError
+from unicorn_mgr.worker.state import Progress, ReplicaState, StateError, Tree, unpack
 from unicorn_mgr.worker.storage import Manifest, Storage, StorageError, part_name
 
 RESTORE_SECONDS_MAX = 120.0
@@ -47,17 +53,16 @@ class Restorer:
         """
         generation, found, same_job = 0, None, True
         for manifest in self._proposed():
-            packed = None
+            tree = None
             if manifest is not None:
                 same_job = manifest.job_id == self._job_id
                 generation = max(generation, manifest.lineage.generation + (0 if same_job else 1))
                 self._check(manifest)
-                packed = self._load(manifest)
-            (lacking,) = self._siblings.largest(packed is None)
+                tree = self._load(manifest, replica.state)
+            (lacking,) = self._siblings.largest(tree is None)
             if not lacking:
                 assert manifest is not None
-                assert packed is not None
-                found = self._adopt(manifest, packed, replica)
+                found = self._adopt(manifest, tree, replica)
                 break
         (generation,) = self._siblings.largest(generation)
         if found is None:
@@ -83,9 +88,6 @@ class Restorer:
             yield here.get((proposed[0], proposed[1], proposed[2], proposed[3]))
 
     def _check(self, manifest: Manifest) -> None:
-        mine = dict(self._siblings.place.axes)
-        if manifest.axes != mine:
-            self._refuse(f"{manifest.name} was written by replicas of {_split(manifest.axes)}, here of {_split(mine)}")
         for what in ("parameters", "buffers"):
             there, here = manifest.fingerprint.get(what), self._fingerprint.get(what)
             if there != here:
@@ -94,28 +96,55 @@ class Restorer:
     def _refuse(self, why: str) -> NoReturn:
         raise MistakeError(Mistake("checkpoint", self._storage.url, f"{why}; choose another --checkpoint"))
 
-    def _load(self, manifest: Manifest) -> Packed | None:
+    def _load(self, manifest: Manifest, state: ReplicaState) -> Tree | None:
         """What this worker needs of it; None if it is damaged, which is said."""
-        place = self._siblings.place
-        part = part_name(place.position) if place.axes else ""
-        packed = self._reading(lambda: self._load_part(manifest, part))
-        if isinstance(packed, Packed):
-            return packed
-        self._skip(f"{manifest.name}.json", f"{part}: {packed}" if part else packed)
-        return None
+        alike = manifest.axes == dict(self._siblings.place.axes)
 
-    def _load_part(self, manifest: Manifest, part: str) -> Packed | StorageError:
+        def load() -> Tree | StorageError | StateError:
+            try:
+                return self._load_own(manifest) if alike else self._load_reshaped(manifest, state)
+            except (StorageError, StateError) as wrong:  # it stays so: no reason to read again
+                return wrong
+
+        found = self._reading(load)
+        if isinstance(found, StateError):
+            self._refuse_other(manifest, found)
+        if isinstance(found, StorageError):
+            self._skip(f"{manifest.name}.json", found)
+            return None
+        return found
+
+    def _load_own(self, manifest: Manifest) -> Tree:
+        with self._part(manifest, self._siblings.place.position) as folder:
+            return unpack(load_intact(folder))
+
+    def _load_reshaped(self, manifest: Manifest, state: ReplicaState) -> Tree:
+        def read(position: int, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
+            with self._part(manifest, position) as folder:
+                yield from load_some(folder, names)
+
+        positions = range(math.prod(manifest.axes.values()))
+        parts = [described(self._storage.read(manifest, _part(manifest, p), INDEX)) for p in positions]
+        return reshaped(parts, read, self._siblings.place, state)
+
+    @contextlib.contextmanager
+    def _part(self, manifest: Manifest, position: int) -> Iterator[Path]:
+        """The files of a worker, as they were written.  Raises `StorageError`."""
+        part = _part(manifest, position)
         try:
             with self._storage.checked(manifest, part) as folder:
-                return load_intact(folder)
+                yield folder
         except StorageError as damaged:
-            return damaged
+            raise StorageError(f"{part}: {damaged}" if part else str(damaged)) from damaged
 
-    def _adopt(self, manifest: Manifest, packed: Packed, replica: Replica) -> Progress:
+    def _adopt(self, manifest: Manifest, tree: Tree, replica: Replica) -> Progress:
         try:
-            return replica.state.adopt(packed)
+            return replica.state.adopt_tree(tree)
         except StateError as wrong:
-            self._refuse(f"{manifest.name} is of another job ({wrong})")
+            self._refuse_other(manifest, wrong)
+
+    def _refuse_other(self, manifest: Manifest, wrong: StateError) -> NoReturn:
+        self._refuse(f"{manifest.name} is of another job ({wrong})")
 
     def _reading(self, read: Callable[[], T]) -> T:
         """Read from storage, which may fail for a while."""
@@ -136,5 +165,6 @@ class Restorer:
         sys.stderr.write(f"unicorn: {self._storage.url}: checkpoint {name} is skipped: {why}\n")
 
 
-def _split(axes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in axes.items()) or "one worker"
+def _part(manifest: Manifest, position: int) -> str:
+    """The folder in it with what the worker at this position has written."""
+    return part_name(position) if manifest.axes else ""

@@ -7,11 +7,13 @@ without any never loads torch.distributed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from unicorn_mgr.transition.layout import Cut, Piece, box_after, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Part:
     """What one worker holds of a tensor."""
 
     tensor: torch.Tensor
+    piece: Piece
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -31,6 +34,32 @@ def part_of(tensor: torch.Tensor) -> torch.Tensor:
     found: Any = tensor.detach()
     part: torch.Tensor = found.to_local() if is_sharded(tensor) else found
     return part
+
+
+def piece_of(tensor: torch.Tensor) -> Piece:
+    """Which part of the tensor this worker holds.  Raises `ValueError` if its layout does not say so."""
+    if not is_sharded(tensor):
+        return whole(tuple(tensor.shape), tensor.element_size())
+    layout: Any = tensor
+    shape, lengths = tuple(tensor.shape), tuple(part_of(tensor).shape)
+    box = box_after(shape, _cuts(layout))
+    if box.lengths != lengths:
+        raise ValueError(f"{lengths} of {shape} is not what {layout.placements} makes of it")
+    return Piece(shape, box, tensor.element_size())
+
+
+def _cuts(layout: Any) -> list[Cut]:
+    """How a tensor has been cut, in that order: FSDP2 cuts last, though its axis comes first."""
+    coordinate = layout.device_mesh.get_coordinate()
+    cuts: list[Cut] = []
+    for axis, placement in reversed(list(enumerate(layout.placements))):
+        if placement.is_replicate():
+            continue
+        if not hasattr(placement, "dim"):
+            raise ValueError(f"{placement} is no part of a tensor")
+        cut = Cut(placement.dim, layout.device_mesh.size(axis), coordinate[axis])
+        cuts.insert(len(cuts) if hasattr(placement, "split_factor") else 0, cut)
+    return cuts
 
 
 def as_part_of(whole: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
@@ -50,13 +79,24 @@ def restored(saved: Any, like: Any) -> Any:
 
     `like` is the present tree, or one tensor that all parts are laid out as.
     """
-    if isinstance(saved, Part):
-        return as_part_of(like, saved.tensor) if isinstance(like, torch.Tensor) else saved.tensor
+
+    def tensor_of(leaf: torch.Tensor | Part, now: Any) -> torch.Tensor:
+        if isinstance(leaf, torch.Tensor):
+            return leaf
+        return as_part_of(now, leaf.tensor) if isinstance(now, torch.Tensor) else leaf.tensor
+
+    return matched(saved, like, tensor_of)
+
+
+def matched(saved: Any, like: Any, made: Callable[[torch.Tensor | Part, Any], Any]) -> Any:
+    """A tree with what is made of each tensor or part, and of what is at its place in `like`."""
+    if isinstance(saved, torch.Tensor | Part):
+        return made(saved, like)
     if isinstance(saved, Mapping):
-        return {k: restored(v, like.get(k) if isinstance(like, Mapping) else like) for k, v in saved.items()}
+        return {k: matched(v, like.get(k) if isinstance(like, Mapping) else like, made) for k, v in saved.items()}
     if isinstance(saved, list | tuple):
         there = like if isinstance(like, list | tuple) and len(like) == len(saved) else [like] * len(saved)
-        return type(saved)(restored(v, now) for v, now in zip(saved, there, strict=True))
+        return type(saved)(matched(v, now, made) for v, now in zip(saved, there, strict=True))
     return saved
 
 

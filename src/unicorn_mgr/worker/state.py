@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from unicorn_mgr.transition.layout import Box, Piece
 from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.checksum import checksum
-from unicorn_mgr.worker.sharding import Part, is_sharded, part_of, restored
+from unicorn_mgr.worker.sharding import Part, is_sharded, matched, part_of, piece_of, restored
 
 Tree = Any
 
@@ -73,7 +74,7 @@ def pack(tree: Tree) -> Packed:
                 raise StateError(f"{path.lstrip('.')}: a tensor of layout {value.layout} can't be sent: make it dense")
             names[_unlike(names, path)] = None
             tensors.append(part_of(value).resolve_conj().resolve_neg())
-            return {"~": "part" if is_sharded(value) else "tensor", "i": len(tensors) - 1}
+            return _reference(value, len(tensors) - 1, path)
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
@@ -107,7 +108,9 @@ def unpack(packed: Packed) -> Tree:
         if kind == "tensor":
             return packed.tensors[value["i"]]
         if kind == "part":
-            return Part(packed.tensors[value["i"]])
+            part = packed.tensors[value["i"]]
+            box = Box(tuple(value["at"]), tuple(part.shape))
+            return Part(part, Piece(tuple(value["of"]), box, part.element_size()))
         if kind == "float":
             return float.fromhex(value["v"])
         if kind == "bytes":
@@ -119,6 +122,16 @@ def unpack(packed: Packed) -> Tree:
         return tuple(restored) if kind == "tuple" else set(restored)
 
     return full(json.loads(packed.skeleton))
+
+
+def _reference(tensor: torch.Tensor, index: int, path: str) -> dict[str, Any]:
+    if not is_sharded(tensor):
+        return {"~": "tensor", "i": index}
+    try:
+        piece = piece_of(tensor)
+    except ValueError as wrong:
+        raise StateError(f"{path.lstrip('.')}: it can't be told which part of it is here: {wrong}") from None
+    return {"~": "part", "i": index, "of": piece.shape, "at": piece.box.at}
 
 
 def _unlike(names: Mapping[str, None], path: str) -> str:
@@ -190,19 +203,23 @@ class ReplicaState:
         }
 
     def adopt(self, packed: Packed) -> Progress:
+        """As `adopt_tree`."""
+        return self.adopt_tree(unpack(packed))
+
+    def adopt_tree(self, tree: Tree) -> Progress:
         """Put a state in place; returns how far it is.
 
         Raises `StateError` if it is another job's; then nothing has changed.
         """
-        tree = unpack(packed)
-        self._check(tree)
+        self.check(tree)
+        self._check_parts(tree)
         with torch.no_grad():
             for name, whole in self._tensors().items():
                 tensor, saved = part_of(whole), _bare(tree["model"][name])
                 if tensor.data_ptr() != saved.data_ptr() or tensor.numel() == 0:
                     tensor.copy_(saved)
         for optimizer, saved in zip(self.optimizers, tree["optimizer"], strict=True):
-            _adopt_optimizer(optimizer, saved)
+            _adopt_optimizer(optimizer, self._named(optimizer), saved)
         for name, item in self.extra.items():
             item.load_state_dict(restored(tree["state"][name], item.state_dict()))
         randomness.restore(tree["random"])
@@ -211,7 +228,24 @@ class ReplicaState:
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {**self.parameters, **dict(self.model.named_buffers())}
 
-    def _check(self, tree: Tree) -> None:
+    def matched(self, tree: Tree, made: Callable[[torch.Tensor | Part, Any], Any]) -> Tree:
+        """A state of this job with what is made of each tensor or part, and of what this worker has in its place."""
+        here = self._tensors()
+        return {
+            **tree,
+            "model": {name: matched(tree["model"][name], tensor, made) for name, tensor in here.items()},
+            "optimizer": [
+                {
+                    "groups": matched(of["groups"], None, made),
+                    "state": {n: matched(values, self.parameters[n], made) for n, values in of["state"].items()},
+                }
+                for of in tree["optimizer"]
+            ],
+            "state": {n: matched(tree["state"][n], item.state_dict(), made) for n, item in self.extra.items()},
+            "random": matched(tree["random"], None, made),
+        }
+
+    def check(self, tree: Tree) -> None:
         """Raise `StateError` if `tree` is not a state of this job."""
         mine, saved = self._tensors(), tree["model"]
         if set(mine) != set(saved):
@@ -219,37 +253,53 @@ class ReplicaState:
             where = "this model" if odd in mine else "the state"
             raise StateError(f"model.{odd}: only {where} has it")
         for name, tensor in mine.items():
-            here, there = tuple(part_of(tensor).shape), tuple(_bare(saved[name]).shape)
+            here, there = tuple(tensor.shape), piece_in(saved[name]).shape
             if here != there:
                 raise StateError(f"model.{name}: {there} in the state, {here} here")
         if len(tree["optimizer"]) != len(self.optimizers):
             raise StateError(f"optimizer: the state has {len(tree['optimizer'])}, this job {len(self.optimizers)}")
         for optimizer, of in zip(self.optimizers, tree["optimizer"], strict=True):
-            groups, parameters = optimizer.param_groups, len(_parameters(optimizer))
+            groups, named = optimizer.param_groups, self._named(optimizer)
             if len(of["groups"]) != len(groups):
                 raise StateError(f"optimizer: {len(of['groups'])} parameter groups in the state, {len(groups)} here")
-            if any(i >= parameters for i in of["state"]):
-                raise StateError(f"optimizer: the state has parameter {max(of['state'])}, this job {parameters}")
+            if odd := next((name for name in of["state"] if name not in named), None):
+                raise StateError(f"optimizer: the state has {odd}, and no optimizer here trains it in its place")
         if sorted(tree["state"]) != sorted(self.extra):
             raise StateError(f"state=: the state has {sorted(tree['state'])}, this job {sorted(self.extra)}")
 
+    def _check_parts(self, tree: Tree) -> None:
+        """Raise `StateError` if `tree` has other parts of the tensors than this worker."""
+        for name, tensor in self._tensors().items():
+            here, there = piece_of(tensor).box, piece_in(tree["model"][name]).box
+            if here != there:
+                raise StateError(
+                    f"model.{name}: {there.lengths} from {there.at} in the state, {here.lengths} from {here.at} here"
+                )
+
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        index = {id(p): i for i, p in enumerate(_parameters(optimizer))}
         groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         # In order of parameters, not of first use: every replica must send the same names.
-        state = {index[id(p)]: dict(s) for p, s in optimizer.state.items() if id(p) in index}
-        return {"groups": groups, "state": {i: state[i] for i in sorted(state)}}
+        named, state = self._named(optimizer), optimizer.state
+        return {"groups": groups, "state": {name: dict(state[p]) for name, p in named.items() if p in state}}
+
+    def _named(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.nn.Parameter]:
+        """Its parameters, by the name that they have in the model on whatever worker."""
+        mine = {id(p) for g in optimizer.param_groups for p in g["params"]}
+        return {name: p for name, p in self.parameters.items() if id(p) in mine}
+
+
+def piece_in(saved: torch.Tensor | Part) -> Piece:
+    """Which part of a tensor a state has."""
+    return saved.piece if isinstance(saved, Part) else piece_of(saved)
 
 
 def _bare(saved: torch.Tensor | Part) -> torch.Tensor:
     return saved.tensor if isinstance(saved, Part) else saved
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-    return [p for g in optimizer.param_groups for p in g["params"]]
-
-
-def _adopt_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+def _adopt_optimizer(
+    optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter], saved: dict[str, Any]
+) -> None:
     for group, values in zip(optimizer.param_groups, saved["groups"], strict=True):
         for key, value in values.items():
             present = group.get(key)
@@ -257,8 +307,7 @@ def _adopt_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) ->
                 present.copy_(value)
             else:
                 group[key] = value
-    parameters = _parameters(optimizer)
-    for p in parameters:
+    for p in named.values():
         optimizer.state.pop(p, None)
-    for i, values in saved["state"].items():
-        optimizer.state[parameters[i]] = restored(values, parameters[i])
+    for name, values in saved["state"].items():
+        optimizer.state[named[name]] = restored(values, named[name])

@@ -183,6 +183,18 @@ class Storage:
         fresh.rename(target)
         _sync(fresh.parent)
 
+    def read(self, manifest: Manifest, part: str, file: str) -> bytes:
+        """One file of a checkpoint, or of a part, as it was written.  Raises `StorageError`."""
+        path = f"{part}/{file}".lstrip("/")
+        where = f"{part}: " if part else ""
+        try:
+            data: bytes = self._fs.cat_file(f"{self._root}/{manifest.name}/{path}")
+        except FileNotFoundError as failed:
+            raise StorageError(f"{where}file {file} is missing") from failed
+        if _digest(data) != manifest.files.get(path, {}).get("blake2b"):
+            raise StorageError(f"{where}file {file} is damaged")
+        return data
+
     @contextlib.contextmanager
     def checked(self, manifest: Manifest, part: str = "") -> Iterator[Path]:
         """A local folder with the files of a checkpoint, or of a part, as they were written.  Raises `StorageError`."""

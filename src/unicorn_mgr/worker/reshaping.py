@@ -1,0 +1,83 @@
+"""A state that a replica of another shape has left, as it is for a worker of this one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from unicorn_mgr.transition.layout import Piece, whole
+from unicorn_mgr.transition.relayout import Unheld, transfers
+from unicorn_mgr.worker.sharding import Part, is_sharded, matched
+from unicorn_mgr.worker.siblings import Place
+from unicorn_mgr.worker.state import Packed, ReplicaState, StateError, Tree, piece_in, unpack
+
+Read = Callable[[int, set[str]], Iterable[tuple[str, torch.Tensor]]]
+"""From the part of a position: these tensors, one after the other."""
+
+_HERE = -1
+
+
+def reshaped(parts: Sequence[Packed], read: Read, place: Place, state: ReplicaState) -> Tree:
+    """The state of which the workers of another replica had these parts, by position, for the worker in this place.
+
+    The tensors of `parts` need no memory: `read` is asked for those of which something is needed.  What is no
+    tensor is the same everywhere.  Raises `StateError` if it is not a state of this job.
+    """
+    near = place.position * len(parts) // place.size
+    trees = [unpack(part) for part in parts]
+    tree = _united(trees, trees[near])
+    state.check(tree)
+    names = {id(t): name for part in parts for name, t in zip(part.names, part.tensors, strict=True)}
+    held = [_pieces(of, names) for of in trees]
+    wanted: dict[str, Piece] = {}
+    arrived: dict[str, torch.Tensor] = {}
+
+    def want(leaf: torch.Tensor | Part, now: Any) -> torch.Tensor | Part:
+        there = piece_in(leaf)
+        tensor = leaf.tensor if isinstance(leaf, Part) else leaf
+        follows = isinstance(now, torch.Tensor) and tuple(now.shape) == there.shape
+        piece = piece_in(now) if follows else whole(there.shape, there.element_bytes)
+        name = names[id(tensor)]
+        wanted[name] = piece
+        arrived[name] = torch.empty(piece.box.lengths, dtype=tensor.dtype)
+        return Part(arrived[name], piece) if follows and is_sharded(now) else arrived[name]
+
+    mine = state.matched(tree, want)
+    try:
+        moves = transfers({_HERE: wanted}, dict(enumerate(held)), lambda source, _: int(source != near))
+    except Unheld as lacking:
+        raise StateError(f"{lacking}: its parts do not make up the whole") from None
+    by_source: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for move in moves:
+        by_source[move.source][move.tensor].append(move.box)
+    for source, boxes in by_source.items():
+        for name, tensor in read(source, set(boxes)):
+            for box in boxes[name]:
+                arrived[name][box.inside(wanted[name].box)] = tensor[box.inside(held[source][name].box)]
+    return mine
+
+
+def _united(trees: Sequence[Tree], near: Tree) -> Tree:
+    """A tree with the tensors that any of them has."""
+    return {
+        **near,
+        "model": {name: leaf for tree in trees for name, leaf in tree["model"].items()},
+        "optimizer": [
+            {**of, "state": {n: values for tree in trees for n, values in tree["optimizer"][i]["state"].items()}}
+            for i, of in enumerate(near["optimizer"])
+        ],
+    }
+
+
+def _pieces(tree: Tree, names: dict[int, str]) -> dict[str, Piece]:
+    """What a part has of each tensor."""
+    found: dict[str, Piece] = {}
+
+    def note(leaf: torch.Tensor | Part, _: Any) -> None:
+        found[names[id(leaf.tensor if isinstance(leaf, Part) else leaf)]] = piece_in(leaf)
+
+    matched(tree, None, note)
+    return found

@@ -1,0 +1,185 @@
+"""Checkpoints that replicas of one shape have written, read by those of another: each worker has its part again.
+
+Models are split by torch's own functions over a process group that is none: a rank at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from e2e.scripts.sharded import Model, split
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from worker.checkpoints import MARKS
+from worker.test_bad_checkpoints import DAMAGES
+from worker.test_parts import Split, folder_of
+
+from unicorn_mgr.worker.mistake import MistakeError
+from unicorn_mgr.worker.sharding import as_part_of
+from unicorn_mgr.worker.siblings import place_of
+from unicorn_mgr.worker.state import Progress
+
+pytestmark = MARKS
+
+SHAPES: list[dict[str, int]] = [{}, {"shard": 2}, {"shard": 4}, {"shard": 3}, {"tensor": 2}, {"shard": 2, "tensor": 2}]
+"""Of 14 x 10, 10 x 14, 7 x 10 and smaller tensors: not all are cut evenly."""
+
+
+class Stub:
+    """As much of a job as the script wants for splitting its model."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._mesh = mesh
+
+    def replica_mesh(self, *names: str) -> DeviceMesh:
+        return self._mesh[names] if self._mesh.ndim > len(names) else self._mesh
+
+
+@contextlib.contextmanager
+def rank(position: int, size: int) -> Iterator[None]:
+    _clear_sharding_prop_cache()  # with what an operation gives it remembers on which rank that was
+    dist.init_process_group("fake", store=FakeStore(), rank=position, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def models(axes: dict[str, int]) -> list[nn.Module]:
+    """As each worker of a replica of this shape has it."""
+    size = place_of(axes, 0).size
+    found: list[nn.Module] = []
+    for position in range(size):
+        with rank(position, size):
+            model = Model()
+            if axes:
+                mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
+                split(model, Stub(mesh), list(axes))  # type: ignore[arg-type]
+            found.append(model)
+    return found
+
+
+def part(name: str, like: torch.Tensor, step: int) -> torch.Tensor:
+    """What a worker has of a tensor in which each element is another number, as torch says."""
+    whole = torch.arange(float(like.numel())).view(like.shape) + 1000 * step + len(name) / 100
+    if not isinstance(like, DTensor):
+        return whole
+    shape, at = compute_local_shape_and_global_offset(like.shape, like.device_mesh, like.placements)
+    return whole[tuple(slice(a, a + n) for a, n in zip(at, shape, strict=True))]
+
+
+def local(tensor: torch.Tensor) -> Any:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class Shaped(Split):
+    """A replica of a shape, of which every number is known."""
+
+    def __init__(self, url: str, axes: dict[str, int], **more: Any) -> None:
+        super().__init__(url, axes, models=models(axes), **more)
+
+    def fill(self, position: int, step: int) -> None:
+        bench = self.benches[position]
+        with torch.no_grad():
+            for name, p in bench.model.named_parameters():
+                local(p).copy_(part(name, p, step))
+                # Not by an operation on p, whose mesh would be that of another rank: see above.
+                moments = {key: as_part_of(p, part(name + key, p, step)) for key in ("exp_avg", "exp_avg_sq")}
+                bench.optimizer.state[p] = {"step": torch.tensor(float(step)), **moments}
+        bench.optimizer.param_groups[0]["lr"] = step / 8
+
+    def check(self, step: int) -> None:
+        """Everything is as it would be if this replica itself had stored it."""
+        for bench in self.benches:
+            assert bench.optimizer.param_groups[0]["lr"] == step / 8
+            for name, p in bench.model.named_parameters():
+                assert torch.equal(local(p.detach()), part(name, p, step)), name
+                state = bench.optimizer.state[p]
+                assert state["step"] == torch.tensor(float(step))
+                for key in ("exp_avg", "exp_avg_sq"):
+                    assert isinstance(state[key], DTensor) == isinstance(p, DTensor)
+                    assert torch.equal(local(state[key]), part(name + key, p, step)), (name, key)
+
+
+def name_of(axes: dict[str, int]) -> str:
+    return ",".join(f"{axis}={size}" for axis, size in axes.items()) or "whole"
+
+
+@pytest.mark.parametrize("there", SHAPES, ids=name_of)
+def test_each_has_its_part_of_what_another_shape_has_stored(tmp_path: Path, there: dict[str, int]) -> None:
+    Shaped(str(tmp_path), there).store(3)
+    for here in SHAPES:
+        fresh = Shaped(str(tmp_path), here)
+        assert fresh.find() == [(Progress(3, -1, 0), 0)] * len(fresh.benches)
+        fresh.check(3)
+
+
+def test_from_any_place(url: str) -> None:
+    Shaped(url, {"shard": 4}).store(3)
+    fresh = Shaped(url, {"tensor": 2})
+    fresh.find()
+    fresh.check(3)
+    fresh.store(4)
+    again = Shaped(url, {"shard": 3})
+    again.find()
+    again.check(4)
+
+
+@pytest.mark.parametrize("harm", ["torn", "rotten", "without its index"])
+def test_with_a_damaged_part_all_take_an_older_one(
+    tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that need nothing of it."""
+    written = Shaped(str(tmp_path), {"shard": 4})
+    written.store(2)
+    written.store(3)
+    DAMAGES[harm](folder_of(tmp_path, 3) / "part-3")
+    fresh = Shaped(str(tmp_path), {"shard": 2})
+    assert fresh.find() == [(Progress(2, -1, 0), 0)] * 2
+    fresh.check(2)
+    said = capsys.readouterr().err.splitlines()
+    assert said
+    assert all("checkpoint step-0000000003.0-1-1.json is skipped: part-3: " in line for line in said)
+
+
+def test_a_part_of_another_step_is_never_taken(tmp_path: Path) -> None:
+    written = Shaped(str(tmp_path), {"shard": 2})
+    for step in (1, 2, 3):
+        written.store(step)
+    shutil.copytree(folder_of(tmp_path, 2) / "part-1", folder_of(tmp_path, 3) / "part-1", dirs_exist_ok=True)
+    fresh = Shaped(str(tmp_path), {})
+    assert fresh.find() == [(Progress(2, -1, 0), 0)]
+    fresh.check(2)
+
+
+def test_parts_that_do_not_make_up_the_whole_are_one_clear_line(tmp_path: Path) -> None:
+    """As of a program that leaves its last layer to another one."""
+    written = Shaped(str(tmp_path), {"shard": 2})
+    del written.benches[0].replica.state.parameters["out.weight"]
+    written.store(1)
+    with pytest.raises(MistakeError) as refused:
+        Shaped(str(tmp_path), {}).find()
+    assert str(refused.value) == (
+        f"checkpoint: {tmp_path}: step-0000000001.0-1-1 is of another job (model.out.weight: its parts do not make up "
+        "the whole); choose another --checkpoint"
+    )
+
+
+@pytest.mark.parametrize("here", [{"shard": 2}, {}], ids=name_of)
+def test_a_model_of_another_size_is_one_clear_line(tmp_path: Path, here: dict[str, int]) -> None:
+    written = Shaped(str(tmp_path), {})
+    written.benches[0].replica.state.parameters["out.weight"] = nn.Parameter(torch.ones(7, 14))
+    written.store(1)
+    with pytest.raises(MistakeError, match=r"model\.out\.weight: \(7, 14\) in the state, \(7, 10\) here"):
+        Shaped(str(tmp_path), here).find()
