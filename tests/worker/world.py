@@ -4,26 +4,32 @@ Exactly one member runs at a time, and it hands over only where the training loo
 the others: torch's generators, which all threads share, belong to it in between.  States and
 buckets move through the product's own sockets; only who is a member, and the reduction, are
 played here.  A member that raises `DrillError` is lost: the others hear of an epoch without it.
+
+Where a replica has several workers it is lost as a whole: the others of it end where they next agree.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
 
 from unicorn_mgr.messages import Attached, Fact, GiveUp
-from unicorn_mgr.model import Drill, Epoch, Holdings
+from unicorn_mgr.model import Drill, Epoch, Holdings, WorkerName
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
+from unicorn_mgr.transition.deal import merged
 from unicorn_mgr.worker.attach import Job
 from unicorn_mgr.worker.drills import DrillError
 from unicorn_mgr.worker.groups import Operation
 from unicorn_mgr.worker.membership import Formation
+from unicorn_mgr.worker.siblings import Place, place_of
 from unicorn_mgr.worker.transfer import Donor
 
 T = TypeVar("T")
@@ -31,6 +37,10 @@ T = TypeVar("T")
 
 class Deserted(Exception):
     """Another member has failed in a way that nobody planned."""
+
+
+class LostToo(BaseException):
+    """Another worker of the same replica is lost."""
 
 
 @dataclass(eq=False)
@@ -81,6 +91,40 @@ class SharedGroup:
         """Nothing is open."""
 
 
+class Together:
+    """How a worker agrees with the others of its replica.  Implements `Siblings`."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.place: Place = place_of(world.axes, world.position(name))
+        self._world = world
+        self._name = name
+        self._calls = 0
+
+    def largest(self, *values: int) -> tuple[int, ...]:
+        brought = self._bring(f"largest of {len(values)}", torch.tensor(values, dtype=torch.int64))
+        return tuple(brought.amax(dim=0).tolist())
+
+    def add(self, tensor: torch.Tensor) -> None:
+        tensor.copy_(self._bring(f"add {tuple(tensor.shape)}", tensor.clone()).sum(dim=0))
+
+    def _bring(self, what: str, mine: torch.Tensor) -> torch.Tensor:
+        """What all of them have brought to this call: the nth of each belongs together."""
+        world = self._world
+        calls = world.agreements[world.replica(self._name)]
+        if self._calls == len(calls):
+            calls.append({})
+        together = calls[self._calls]
+        self._calls += 1
+        together[self.place.position] = (what, mine)
+        world.wake()
+        world.hand_over(lambda: len(together) == self.place.size or self._name not in world.members)
+        if self._name not in world.members:
+            raise LostToo
+        kinds = {kind for kind, _ in together.values()}
+        assert len(kinds) == 1, f"the workers of a replica do different things: {kinds}"
+        return torch.stack([tensor for _, (_, tensor) in sorted(together.items())])
+
+
 class Seat:
     """The membership of one member: the product's seam, played by a `World`."""
 
@@ -117,13 +161,18 @@ class Seat:
             world.changed.notify_all()
         if not self.wait(lambda: len(published) == len(members)):
             return None
-        sums = world.sums.setdefault(self._epoch, [])
+        position = world.position(self._name)
+        column = tuple(m for m in members if world.position(m) == position)
+        of_replica = defaultdict(list)
+        for member, (held, _) in published.items():
+            of_replica[world.replica(member)].append(held)
+        sums = world.sums.setdefault((self._epoch, position), [])
         self.formation = Formation(
             self._epoch,
-            members,
+            column,
             self._name,
-            SharedGroup(world, sums, members.index(self._name), len(members)),
-            {name: held for name, (held, _) in published.items()},
+            SharedGroup(world, sums, column.index(self._name), len(column)),
+            {member: merged(of_replica[world.replica(member)]) for member in column},
             {name: ("127.0.0.1", port) for name, (_, port) in published.items()},
             "secret",
             world.poison,
@@ -160,12 +209,18 @@ class Seat:
 class World:
     """Who the members are, and whose turn it is."""
 
-    def __init__(self, size: int, poison: frozenset[tuple[int, int]] = frozenset()) -> None:
+    def __init__(
+        self, size: int, poison: frozenset[tuple[int, int]] = frozenset(), axes: Mapping[str, int] | None = None
+    ) -> None:
         self.poison = poison
+        self.axes = axes or {}
         self.members = tuple(f"test/{seat}.0" for seat in range(size))
         self.epoch = Epoch(1, 1)
         self.published: dict[Epoch, dict[str, tuple[Holdings, int]]] = {}
-        self.sums: dict[Epoch, list[_Sum]] = {}
+        self.sums: dict[tuple[Epoch, int], list[_Sum]] = {}
+        """By epoch and position."""
+        self.agreements: dict[int, list[dict[int, tuple[str, torch.Tensor]]]] = defaultdict(list)
+        """By replica: what its workers have brought to each call, by position."""
         self.changed = threading.Condition()
         self.turn = threading.Lock()
         self.seats = {name: Seat(self, name) for name in self.members}
@@ -189,10 +244,18 @@ class World:
         with self.changed:
             self.changed.notify_all()
 
+    def replica(self, name: str) -> int:
+        """Which one a member is of."""
+        return WorkerName.parse(name).seat // math.prod(self.axes.values())
+
+    def position(self, name: str) -> int:
+        """A member's place in its replica."""
+        return WorkerName.parse(name).seat % math.prod(self.axes.values())
+
     def lose(self, name: str) -> None:
-        """A member is dead: an epoch without it."""
+        """A member is dead: an epoch without its replica."""
         with self.changed:
-            self.members = tuple(m for m in self.members if m != name)
+            self.members = tuple(m for m in self.members if self.replica(m) != self.replica(name))
             self.epoch = Epoch(1, self.epoch.number + 1)
             self.changed.notify_all()
 
@@ -227,20 +290,26 @@ def play(
     script: Callable[[Job], T],
     drills: dict[int, Sequence[Drill]] | None = None,
     poison: frozenset[tuple[int, int]] = frozenset(),
+    axes: Mapping[str, int] | None = None,
 ) -> Played[T]:
     """Run `script` as every member of a job of `size`; raises what a member raised by itself."""
     played: Played[T] = Played()
-    with _world(size, poison) as world:
+    with _world(size, poison, axes) as world:
 
         def member(name: str, armed: Sequence[Drill]) -> None:
             with world.turn:
                 job = Job(None, RingWriter(bytearray(SIZE_BYTES)), Attached("test", size_max=size, drills=tuple(armed)))
                 job._membership = world.seats[name]
+                if axes:
+                    # How torch lays tensors out inside is not played, so `train` is to check nothing of it.
+                    job._axes, job._inside = {"played": len(axes)}, Together(world, name)  # type: ignore[assignment]
                 try:
                     played.results[name] = script(job)
                 except DrillError:
                     played.lost.append(name)
                     world.lose(name)
+                except LostToo:
+                    played.lost.append(name)
                 except BaseException as failed:  # noqa: BLE001 - raised again below, in the test's own thread
                     played.failed[name] = failed
                     world.desert()
@@ -262,8 +331,8 @@ def play(
 
 
 @contextlib.contextmanager
-def _world(size: int, poison: frozenset[tuple[int, int]]) -> Iterator[World]:
-    world = World(size, poison)
+def _world(size: int, poison: frozenset[tuple[int, int]], axes: Mapping[str, int] | None) -> Iterator[World]:
+    world = World(size, poison, axes)
     try:
         yield world
     finally:
