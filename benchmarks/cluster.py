@@ -95,9 +95,7 @@ class Cluster:
             command=command,
             environment=passed_environment(environment(), []),
             directory=str(out),
-            size_min=1,
-            size_max=size,
-            **spec,
+            **{"size_min": 1, "size_max": size, **spec},
         )
         submit(self.client, asked, b"")
         return Job(self, name, size, out)
@@ -177,10 +175,10 @@ class Job:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, nodes: int, settings: tuple[str, ...] = ()) -> Iterator[Cluster]:
-    """One slot a node; ended with the block."""
+def cluster(folder: Path, nodes: int, settings: tuple[str, ...] = (), slots: int = 1) -> Iterator[Cluster]:
+    """Nodes of so many slots each; ended with the block."""
     with running(
-        folder, nodes, 1, "127.0.0.1:0", settings, drills=True, templates=folder.parent / "templates"
+        folder, nodes, slots, "127.0.0.1:0", settings, drills=True, templates=folder.parent / "templates"
     ) as local:
         found = Cluster(local, folder, Client(local.address, None))
         found.until("all agents are attached", lambda v: len(v.nodes) == nodes)

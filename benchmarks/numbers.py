@@ -74,3 +74,9 @@ def summary(values: Sequence[float]) -> dict[str, float]:
         "min": min(values),
         "max": max(values),
     }
+
+
+def with_interval(ratio: Sequence[float]) -> str:
+    """The median, and where it lies."""
+    low, high = interval(ratio)
+    return f"{median(ratio):.3f} ({low:.3f} to {high:.3f})"

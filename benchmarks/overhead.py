@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.cluster import Cluster, Failed, Job, cluster
-from benchmarks.numbers import interval, ratios
+from benchmarks.numbers import interval, ratios, with_interval
 from benchmarks.records import traces
 from benchmarks.result import FIGURES, Aim, Found, Options, Table, figures, words
 
@@ -75,8 +75,8 @@ class Load:
         """Ours over theirs, and who else computes."""
         cpu = ratios([p.ours_cpu for p in self.pairs], [p.theirs_cpu for p in self.pairs])
         rows = (
-            ("time, ratio in a pair, median (95 % interval)", _with_interval(self._ratios)),
-            ("CPU of the workers, ratio in a pair, median (95 % interval)", _with_interval(cpu)),
+            ("time, ratio in a pair, median (95 % interval)", with_interval(self._ratios)),
+            ("CPU of the workers, ratio in a pair, median (95 % interval)", with_interval(cpu)),
             *((f"CPU of the {who}, share of a worker's time", f"{s:.2f} %") for who, s in self.control_plane.items()),
         )
         return Table((f"micro-batches of {self.batch_size} x 64 bytes", "figure"), rows)
@@ -151,8 +151,3 @@ def _pairs_written(records: Path) -> int:
 
 def _since(found: Cluster, before: Mapping[str, float]) -> dict[str, float]:
     return {who: cpu - before[who] for who, cpu in found.cpu_seconds().items()}
-
-
-def _with_interval(ratio: list[float]) -> str:
-    low, high = interval(ratio)
-    return f"{median(ratio):.3f} ({low:.3f} to {high:.3f})"

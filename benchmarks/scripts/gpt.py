@@ -62,13 +62,15 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--loaders", type=int, default=0, help="loader processes of each worker")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds of an evaluation after the 100th step")
+    parser.add_argument("--split", action="store_true", help="by FSDP2 over the workers of a replica")
     args = parser.parse_args()
-    model, optimizer = model_and_optimizer(args.dtype, args.learning_rate)
     records = Records(args.out / "records", worker_name())
     faults = Faults(records)
     source = unicorn.Source(Pieces(), BATCH_SIZE, prefetch=4, workers=args.loaders) if args.loaders else None
     stop = args.out / "stop"
     with unicorn.attach() as job:
+        mesh = job.replica_mesh("shard") if args.split else None
+        model, optimizer = model_and_optimizer(args.dtype, args.learning_rate, mesh)
         training = job.train(model, optimizer, MICRO_BATCHES)
         for step in training.steps(args.steps):
             for given in step.micro_batches(source):

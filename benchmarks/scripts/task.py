@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from model import GPT
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 MICRO_BATCHES = 12
 BATCH_SIZE = 1
@@ -41,12 +43,15 @@ def batch(step: int, number: int, size: int = BATCH_SIZE) -> Tensor:
 
 
 def model_and_optimizer(
-    dtype: str = "float32", learning_rate: float = LEARNING_RATE
+    dtype: str = "float32", learning_rate: float = LEARNING_RATE, mesh: DeviceMesh | None = None
 ) -> tuple[GPT, torch.optim.Optimizer]:
-    """The same at the start on every worker."""
+    """The same at the start on every worker; with a mesh each has its part, block by block."""
     torch.manual_seed(0)
     torch.set_default_dtype(getattr(torch, dtype))
     model = GPT(256, CONTEXT, LAYERS, WIDTH, HEADS)
+    if mesh is not None:
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=mesh)
     return model, torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.1)
 
 
