@@ -84,6 +84,12 @@ class Holdings:
     """Per bucket of the open step: seen complete, the sum over all members is here."""
     kept: tuple[bool, ...] = ()
     """Per bucket of step `applied`: the reduced sum is still here."""
+    snapshots: tuple[Mark, ...] = ()
+    """Of a member without state: whole snapshots of the job's state in memory that it can read."""
+    committed: tuple[Mark, ...] = ()
+    """Those of its snapshots that are known to be of a committed step."""
+    stored: Mark | None = None
+    """The newest state in storage, as far as it knows; None if it has state itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,21 @@ class Lineage:
     def order(self) -> tuple[int, int, int]:
         """Sorts lineages from old to new."""
         return (self.generation, self.epoch.term, self.epoch.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Which state of a job is stored somewhere."""
+
+    step: int = INITIAL
+    """The last one that is applied in it."""
+    lineage: Lineage = field(default_factory=Lineage)
+    """In which it was stored."""
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """Sorts states from old to new: one of a newer lineage has replaced all of older ones."""
+        return (*self.lineage.order, self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +155,7 @@ PLACES = (
     "rehearse",  # inside the rehearsal of a joiner
     "ready",  # rehearsed, about to say so
     "closing",  # inside the closing collective
+    "memory",  # a part of the state has been copied into memory that outlives the worker
     "snapshot",  # the state has been copied for a checkpoint
     "checkpoint",  # the checkpoint's files are written, the word is not yet given
     "publish_checkpoint",  # the word has been heard, the manifest is not yet written
@@ -207,6 +229,8 @@ class JobSpec:
     checkpoint_url: str = ""
     checkpoint_every_steps: int = 0
     checkpoint_keep: int = 3
+    snapshot_budget: float = 0.0
+    """Share of the step time that snapshots in memory may take; 0: none are made."""
     observe: bool = False
     """Detect, never act."""
     skip_poison: bool = False

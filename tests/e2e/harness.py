@@ -334,6 +334,16 @@ def check_counted_once(job: Job, steps: int, micro_batches: int = MICRO_BATCHES)
             assert len(survivors) <= 1, f"micro-batch {number} of step {step} was counted by {survivors}"
 
 
+def check_restored(job: Job, step: int) -> None:
+    """All died in this step or later: the job came back from memory, and made at most the step before again."""
+    incidents = job.cluster.incidents(job.name)
+    healed = [i for i in incidents if i.source == "memory"]
+    assert healed, f"{incidents}\n{job.cluster.story()}\n{job.cluster.logs()}"
+    assert all(i.steps_lost <= 1 and all(s.size_bytes > 0 for s in i.sources) for i in healed), healed
+    ended = {told["pid"] for told in job.ended()}
+    assert min(made for pid, made, _, rehearsal in job.records() if pid in ended and not rehearsal) >= step - 1
+
+
 def check_connections(job: Job) -> None:
     """The user's own connections have survived on every worker that came to the end."""
     for told in job.ended():

@@ -23,7 +23,12 @@ def stored_steps(store: Path) -> list[int]:
 
 def test_all_replicas_are_lost(shared: Cluster, undisturbed: Undisturbed, store: Path) -> None:
     job = shared.submit(
-        ["--steps", "20"], drills=ALL, checkpoint_url=str(store), checkpoint_every_steps=4, checkpoint_keep=2
+        ["--steps", "20"],
+        drills=ALL,
+        checkpoint_url=str(store),
+        checkpoint_every_steps=4,
+        checkpoint_keep=2,
+        snapshot_budget=0.0,
     )
     assert job.wait().exit_code == 0, shared.logs()
     check_exact(job, undisturbed("--steps", "20"), members=3)
@@ -40,7 +45,7 @@ def test_all_replicas_are_lost(shared: Cluster, undisturbed: Undisturbed, store:
 
 
 def test_all_replicas_are_lost_and_there_is_no_checkpoint(shared: Cluster, undisturbed: Undisturbed) -> None:
-    job = shared.submit(["--steps", "40", "--pace", "0.05"], drills=ALL)
+    job = shared.submit(["--steps", "40", "--pace", "0.05"], drills=ALL, snapshot_budget=0.0)
     job.hurry_when_whole(3)
     assert job.wait().exit_code == 0, shared.logs()
     check_exact(job, undisturbed("--steps", "40"), members=3)

@@ -50,7 +50,7 @@ def test_a_micro_batch_that_kills_the_only_worker_is_skipped_if_its_user_says_so
     """Nobody is left to say what was open, and every life begins anew."""
     job = Job(shared, "poisoned", shared.folder / "out" / "poisoned")
     script = (sys.executable, str(SCRIPT), "--out", str(job.out), "--steps", str(STEPS), "--kill-at", "4:2")
-    words = ("run", "--name", job.name, "--skip-poison", "--no-snapshot", "--", *script)
+    words = ("run", "--name", job.name, "--skip-poison", "--snapshot-budget", "0", "--no-snapshot", "--", *script)
     said = ran(*words, coordinator=shared.local.address)
     assert said.code == 0, said
     assert f"{job.name} goes on without micro-batch 2 of step 4: workers have died on it" in said.err

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from e2e.harness import Cluster, Job, check_counted_once, check_exact, cluster, distance, environment
+from e2e.harness import Cluster, Job, check_counted_once, check_exact, check_restored, cluster, distance, environment
 
 SCRIPT = Path(__file__).parent / "scripts" / "sharded.py"
 STEPS = 40
@@ -39,7 +39,12 @@ def trained_alone(out: Path, *arguments: str) -> dict[str, Any]:
 
 
 def submit(
-    cluster: Cluster, replica: dict[str, int], replicas: int, drills: tuple[str, ...] = (), pace: float = 0.05
+    cluster: Cluster,
+    replica: dict[str, int],
+    replicas: int,
+    drills: tuple[str, ...] = (),
+    pace: float = 0.05,
+    **spec: Any,
 ) -> Job:
     size = math.prod(replica.values())
     name = ",".join(replica)
@@ -52,6 +57,7 @@ def submit(
         script=SCRIPT,
         replica=replica,
         replica_size=size,
+        **spec,
     )
 
 
@@ -106,6 +112,17 @@ def test_two_replicas_at_once(eight: Cluster, alone: dict[str, Any]) -> None:
     job = submit(eight, {"shard": 2}, 3, drills=("1.0:kill:6:in_reduce", "2.0:kill:6:in_reduce"))
     finish(job, alone, 6)
     assert all(i.steps_lost == 0 for i in eight.incidents(job.name))
+
+
+@pytest.mark.parametrize("place", ["compute", "memory"])
+def test_all_parts_of_all_replicas_at_once(eight: Cluster, alone: dict[str, Any], place: str) -> None:
+    """The state is in memory, in parts: both halves of one step are taken up again."""
+    drills = tuple(f"{seat}.0:kill:6:{place}" for seat in range(4))
+    job = submit(eight, {"shard": 2}, 2, drills, snapshot_budget=1000.0)
+    job.hurry_when_whole(4)
+    assert job.wait().exit_code == 0, eight.logs()
+    check_exact(job, alone, 4)
+    check_restored(job, 6)
 
 
 def test_a_replica_is_given_to_another_job_and_back(eight: Cluster, alone: dict[str, Any]) -> None:

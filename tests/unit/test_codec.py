@@ -18,6 +18,7 @@ MESSAGES = tuple(c for c in map(messages.__dict__.get, messages.__all__) if isin
 NESTED = (
     model.Epoch,
     model.Lineage,
+    model.Mark,
     model.Holdings,
     model.Slot,
     model.Drill,

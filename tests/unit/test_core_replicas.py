@@ -10,7 +10,10 @@ from unit.test_core_planning import Planned
 from unit.world import World
 
 from unicorn_mgr import messages as m
+from unicorn_mgr.coordinator.rules.replicas import near_memory
+from unicorn_mgr.coordinator.state import Job, Worker
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import JobSpec, WorkerName
 
 SPLIT: dict[str, Any] = {"replica": {"shard": 2}, "replica_size": 2}
 
@@ -180,6 +183,52 @@ def test_what_is_left_of_a_lost_replica_makes_a_new_one() -> None:
     for seat in seats:
         assert racks[seat] == racks[seat ^ 1], seats
     world.check_replay()
+
+
+def test_what_is_left_of_two_replicas_is_put_where_its_memory_is() -> None:
+    """A worker of each has gone with its node: of position 0 and of position 1."""
+    world = World(nodes=0)
+    for i in range(6):
+        world.attach(f"n{i}", domain="rack")
+    world.train("gpt", 4, 2, snapshot_budget=0.005, replica_within="domain", **SPLIT)
+    left = {world.worker(name).node: world.worker(name).seat % 2 for name in ("gpt/1.0", "gpt/2.0")}
+    for name in ("gpt/0.0", "gpt/3.0"):
+        world.tell(e.NodeSilent(world.worker(name).node, 2.6))
+    world.tell(e.JobHalted("gpt", 1.1))
+    for name in ("gpt/1.0", "gpt/2.0"):
+        world.tell(e.WorkerExited(m.Exited(name, -9)))
+    world.wait(5.0)
+    found = {w.node: w.seat % 2 for w in world.job().alive() if w.node in left}
+    assert found == left
+    world.begin_all()
+    world.wait(world.settings.start_grace_seconds + 1)
+    assert len(world.members()) == 4, "and stays there"
+    world.check_replay()
+
+
+@pytest.mark.parametrize(
+    ("been", "found"),
+    [
+        ({"a": (0, 1), "b": (2, 3)}, "aabb"),
+        ({"a": (2, 3), "b": (0, 1)}, "bbaa"),
+        ({"b": (0, 1)}, "bbaa"),
+        ({"a": (0, 2), "b": (1, 3)}, "aabb"),
+        ({}, "aabb"),
+    ],
+)
+def test_neighbours_are_not_taken_apart_for_the_sake_of_memory(been: dict[str, tuple[int, ...]], found: str) -> None:
+    """The two workers that share tensors stay on one node."""
+    spec = JobSpec("gpt", ("true",), replica={"shard": 2, "tensor": 2}, replica_size=4, snapshot_budget=0.005)
+    workers = [
+        Worker(str(WorkerName("gpt", p, 0)), "gpt", p, node, 0, 0.0) for node, those in been.items() for p in those
+    ]
+    job = Job("gpt", spec, 0.0, workers={w.name: w for w in workers})
+    planned = {4: ("a", 0), 5: ("a", 1), 6: ("b", 0), 7: ("b", 1)}
+    ordered = near_memory(job, planned)
+    assert "".join(node for node, _ in ordered.values()) == found
+    assert sorted(ordered.values()) == sorted(planned.values())
+    job.seats = planned
+    assert near_memory(job, ordered) == planned, "who is there stays there"
 
 
 def test_the_same_exception_in_every_replica_is_the_programs(world: World) -> None:

@@ -135,7 +135,7 @@ def test_what_cant_be_read_when_it_comes_back_is_an_incident(world: Suspending, 
     incident = world.incident()
     assert (incident.cause, incident.job, incident.steps_lost) == ("checkpoint_unreadable", "low", 41 - restored)
     assert f"goes on after step {restored}" in incident.evidence
-    assert incident.source == source
+    assert [s.source for s in incident.sources] == [source]
     assert not incident.open
     assert describe(world.decisions(e.IncidentOpened)[0]).startswith("inc-1 opened: job low, checkpoint_unreadable")
     world.die("low/0.1")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from unicorn_mgr.agent.host import Host, HostConfig
 from unicorn_mgr.agent.templates import Found
 from unicorn_mgr.effects.agent import AgentEvent, Gone, NotSpawned
-from unicorn_mgr.messages import Mistake, StartWorker
+from unicorn_mgr.messages import Attached, Mistake, StartWorker
 from unicorn_mgr.model import Slot
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Bench:
         self._ended: dict[str, asyncio.Future[Gone]] = {}
         self.requests: dict[str, dict[str, Any]] = {}
         """What templates were asked for, by worker."""
-        config = HostConfig(
+        self._config = HostConfig(
             node="n",
             slots=(Slot(),),
             address="127.0.0.1",
@@ -65,7 +65,7 @@ class Bench:
             socket=folder / "agent.sock",
             templates=folder / "t",
         )
-        self.host = self._run(self._make(config))
+        self.host = self._run(self._make(self._config))
 
     # -- running -------------------------------------------------------------------------
 
@@ -100,6 +100,9 @@ class Bench:
         command: Sequence[str],
         files: Mapping[str, str | bytes] | None = None,
         environment: Mapping[str, str] | None = None,
+        *,
+        slot: int = 0,
+        job_id: str = "",
     ) -> Outcome:
         """As a worker."""
         self._lay_out(files or {})
@@ -110,11 +113,25 @@ class Bench:
             command=tuple(command),
             environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
             directory=str(self.project),
+            slot=slot,
+            welcome=Attached(job_id=job_id),
         )
         gone = self._run(self._start(order))
         output = (self._folder / "data" / "logs" / "job" / f"{worker.rpartition('/')[2]}.log").read_text()
         self._run(self._forget(worker))
         return Outcome(gone.code, output, self._left(files or {}))
+
+    def restart_agent(self) -> None:
+        """Another incarnation of it finds the template."""
+        started = self.host._templates._started
+        self._run(self.host.close())
+        self.host = self._run(self._make(self._config))
+        self._run(self.host.start())
+        self.host._templates._started += started
+
+    def release(self, *job_ids: str) -> None:
+        """Only these jobs are left."""
+        self._loop.call_soon_threadsafe(self.host.release, job_ids)
 
     def _lay_out(self, files: Mapping[str, str | bytes]) -> None:
         shutil.rmtree(self.project, ignore_errors=True)

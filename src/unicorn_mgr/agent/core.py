@@ -27,6 +27,7 @@ from unicorn_mgr.effects.agent import (
     LinkOpened,
     NotSpawned,
     Recalled,
+    Release,
     Report,
     Sampled,
     Spawn,
@@ -52,6 +53,7 @@ from unicorn_mgr.messages import (
     Granted,
     Hello,
     Leaving,
+    LiveJobs,
     LoopEnded,
     Mistake,
     Published,
@@ -185,6 +187,8 @@ class AgentCore:
                     return []
                 del self.workers[worker]
                 return [Forget(worker)]
+            case LiveJobs(job_ids):
+                return [Release(job_ids)]
             case WorkerDirective(worker, body):
                 found = self.workers.get(worker)
                 if found is None:

@@ -212,6 +212,9 @@ class Host:
             "env": environment,
             "log": str(logfile),
             "original": list(order.command),
+            "agent": str(self.config.socket),
+            "job": order.welcome.job_id,
+            "slot": order.slot,
         }
         if python is None:
             _check_program(order.command[0], folder, environment, self.config.node)
@@ -338,6 +341,10 @@ class Host:
         if process is not None:
             self._templates.forget(worker)
             process.close()
+
+    def release(self, job_ids: tuple[str, ...]) -> None:
+        """Snapshots in memory of all other jobs may go."""
+        self._templates.release(str(self.config.socket), None, job_ids)
 
     def strike(self, worker: str, number: int) -> None:
         """A drill from outside."""

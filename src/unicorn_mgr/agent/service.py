@@ -38,6 +38,7 @@ from unicorn_mgr.effects.agent import (
     LinkOpened,
     NotSpawned,
     Recalled,
+    Release,
     Report,
     Sampled,
     Spawn,
@@ -97,6 +98,8 @@ class AgentConfig:
     drills: bool = False
     domain: str = ""
     """What fails as one with this node; empty: nobody has said."""
+    snapshot_bytes: int = 0
+    """Memory that snapshots of its workers' state may take; each slot has an equal share."""
 
 
 class AgentService:
@@ -212,7 +215,7 @@ class AgentService:
             case Report(body):
                 self._link.say(AgentMessage(body))
             case Tell(worker, body):
-                self._hub.tell(worker, self._with_address(body))
+                self._hub.tell(worker, self._completed(body))
             case Spawn(order):
                 self._begin(self._spawn(order))
             case Kill(worker, reason, gently):
@@ -222,6 +225,8 @@ class AgentService:
                 self._host.sweep(worker)
             case Forget(worker):
                 self._host.forget(worker)
+            case Release(job_ids):
+                self._host.release(job_ids)
             case Strike(worker, fault):
                 if self._config.drills:
                     self._host.strike(worker, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
@@ -232,10 +237,11 @@ class AgentService:
                 log.info("workers run on")
                 self._host.signal_all(signal.SIGCONT)
 
-    def _with_address(self, body: messages.Directive) -> messages.Directive:
-        """The agent alone knows where its workers listen."""
+    def _completed(self, body: messages.Directive) -> messages.Directive:
+        """The agent alone knows where its workers listen, and how much memory they may have."""
         if isinstance(body, messages.Attached):
-            return replace(body, address=self._host.config.address)
+            share = self._config.snapshot_bytes // max(len(self._config.slots), 1)
+            return replace(body, address=self._host.config.address, snapshot_bytes=share)
         return body
 
     async def _spawn(self, order: StartWorker) -> None:

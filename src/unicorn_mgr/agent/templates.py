@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -115,11 +115,18 @@ class TemplatePool:
         packet = json.dumps({**request, "op": "spawn", "node": self._node}).encode()
         if len(packet) > PACKET_BYTES_MAX:
             raise TemplateError(f"environment: {len(packet)} bytes with the command: want at most {PACKET_BYTES_MAX}")
+        self.release(request["agent"], request["slot"], (request["job"],))
         worker = request["worker"]
         line.spawning[worker] = asyncio.get_running_loop().create_future()
         self._line_of[worker] = line
         line.socket.send(packet)
         return await line.spawning[worker]
+
+    def release(self, agent: str, slot: int | None, jobs: Collection[str]) -> None:
+        """Give back the memory with snapshots of other jobs than these; in one slot, if one is named."""
+        packet = json.dumps({"op": "release", "agent": agent, "slot": slot, "jobs": list(jobs)}).encode()
+        for line in self._lines.values():
+            line.socket.send(packet)
 
     def forget(self, worker: str) -> None:
         """Let the template reap an ended worker."""
@@ -228,6 +235,8 @@ class TemplatePool:
                 if said["worker"] in line.adopted:  # perhaps nobody has been told of it yet
                     line.adopted[said["worker"]] = replace(line.adopted[said["worker"]], status=said["status"])
                 self._ended(said["worker"], said["status"])
+            case "released":
+                log.info("snapshots in memory are given up", worker=said["worker"], bytes=said["bytes"])
 
     def _template_lost(self, line: _Line) -> None:
         asyncio.get_running_loop().remove_reader(line.socket)

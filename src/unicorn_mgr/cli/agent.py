@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import typer
@@ -22,6 +23,13 @@ from unicorn_mgr.cli.common import (
 from unicorn_mgr.coordinator.admission import NAME
 from unicorn_mgr.model import Slot
 
+SnapshotBytesOption = typer.Option(
+    None,
+    "--snapshot-bytes",
+    metavar="N",
+    help="Memory for snapshots of workers' state; half of what is available now if not given.",
+)
+CGROUPS = Path("/sys/fs/cgroup")
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 
@@ -56,6 +64,7 @@ def register(app: typer.Typer) -> None:
         templates: Path | None = typer.Option(
             None, "--templates", metavar="DIR", help="Template processes; agents of one machine may share it."
         ),
+        snapshot_bytes: int | None = SnapshotBytesOption,
         tls: Path | None = TlsOption,
         allow_drills: bool = typer.Option(False, "--allow-drills", help="Faults may be injected here."),
         json_logs: bool = typer.Option(False, "--json-logs", help="Log JSON."),
@@ -80,7 +89,36 @@ def register(app: typer.Typer) -> None:
             tls=tls,
             drills=allow_drills,
             domain=domain,
+            snapshot_bytes=find_snapshot_bytes(snapshot_bytes),
         )
+
+
+def find_snapshot_bytes(asked: int | None) -> int:
+    """What is asked for, or half of what can be had without swapping, and without breaking a container's limit."""
+    if asked is None:
+        return min((_available(), *_limits(Path("/proc/self/cgroup"), CGROUPS))) // 2
+    if asked < 0:
+        raise Problem(f"snapshot-bytes: {asked}: want at least 0")
+    return asked
+
+
+def _available() -> int:
+    """As the kernel reckons."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def _limits(groups: Path, root: Path) -> Iterator[int]:
+    """Of memory, for the control groups of this process and those around them, of both versions."""
+    for line in groups.read_text().splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers in ("", "memory"):
+            top = root / controllers
+            innermost = top / name.lstrip("/")
+            for group in (innermost, *innermost.parents):
+                file = group / ("memory.limit_in_bytes" if controllers else "memory.max")
+                if group.is_relative_to(top) and file.is_file() and (said := file.read_text().strip()).isdecimal():
+                    yield int(said)
 
 
 def find_slots(count: str, device: str) -> tuple[Slot, ...]:
@@ -112,6 +150,7 @@ def _serve(
     tls: Path | None,
     drills: bool,
     domain: str,
+    snapshot_bytes: int,
 ) -> None:
     # The other commands need nothing of the agent.
     from unicorn_mgr.agent.service import AgentConfig, AgentError, AgentService  # noqa: PLC0415 - see above
@@ -127,6 +166,7 @@ def _serve(
         tls=tls,
         drills=drills,
         domain=domain,
+        snapshot_bytes=snapshot_bytes,
     )
 
     async def serve() -> None:

@@ -10,7 +10,7 @@ import typer
 from unicorn_mgr.cli import shapes
 from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
 from unicorn_mgr.cli.show import ago, clock, count, duration, lately, say, show_json, show_table, when
-from unicorn_mgr.messages import ClusterView, EventLine, IncidentRequest, IncidentStory, IncidentView
+from unicorn_mgr.messages import ClusterView, EventLine, IncidentRequest, IncidentStory, IncidentView, StateSource
 
 COLUMNS = (
     "INCIDENT",
@@ -25,6 +25,11 @@ COLUMNS = (
     ">LOST",
     ">REDONE",
 )
+SOURCES = {
+    "live": "a live replica",
+    "memory": "snapshots in a node's memory",
+    "initial": "nowhere: the job began anew",
+}
 PHASES = {
     "detect": "the failure, to its first sign",
     "settle": "the first sign, to the new epoch",
@@ -98,9 +103,12 @@ def show_story(story: IncidentStory) -> None:
         say(f"epoch {told.epoch_before} before, {after} after")
         redone = count(told.micro_batches_recomputed, "micro-batch")
         say(f"{count(told.steps_lost, 'step')} lost, {redone} recomputed")
+        if told.source:
+            say(f"state from {SOURCES.get(told.source, told.source)}")
     _section("what happened (seconds since it was opened)", told.story)
     seconds = [f"{told.seconds[p]:9.3f}  {p:<10} {words}" for p, words in PHASES.items() if p in told.seconds]
     _section("seconds", seconds)
+    _section("where state has come from", [_source(of, len({s.position for s in told.sources})) for of in told.sources])
     _section("evidence", told.evidence.splitlines())
     _section("events around it", [event_line(e) for e in story.events])
 
@@ -108,6 +116,12 @@ def show_story(story: IncidentStory) -> None:
 def event_line(event: EventLine) -> str:
     """One event of the journal."""
     return f"{clock(event.at)}  {event.number:>6}  {event.text}"
+
+
+def _source(of: StateSource, parts: int) -> str:
+    part = f"part {of.position + 1} of {parts}: " if parts > 1 else ""
+    taken = f"{count(of.workers, 'worker')}, {of.size_bytes / 1e6:.1f} MB, {of.seconds:.3f} s"
+    return f"{part}{SOURCES.get(of.source, of.source)}: {taken}"
 
 
 def _section(title: str, lines: Sequence[str]) -> None:

@@ -122,6 +122,8 @@ class JobFile(_Strict):
     steps: Count | None = None
     """As many as its training loop makes in all; for the deadline."""
     checkpoint: Checkpoint | None = None
+    snapshot_budget: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Share of the step time that snapshots of the state in memory may take, e.g. 0.005; 0: none are made."""
     observe: bool = False
     """Detect failures of this job, never act."""
     skip_poison: bool = False
@@ -189,6 +191,7 @@ def _spec(job: JobFile, folder: Path) -> JobSpec:
         checkpoint_url=url if "://" in url or not url else str((folder / url).resolve()),
         checkpoint_every_steps=checkpoint.every if checkpoint is not None else 0,
         checkpoint_keep=checkpoint.keep if checkpoint is not None else 3,
+        snapshot_budget=job.snapshot_budget,
         observe=job.observe,
         skip_poison=job.skip_poison,
         inexact=job.inexact,

@@ -43,6 +43,13 @@ _PASSED = re.compile(
 )
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 
+_BUDGET = typer.Option(
+    0.0,
+    "--snapshot-budget",
+    metavar="SHARE",
+    help="Share of the step time that snapshots in memory may take, e.g. 0.005; 0: none.",
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -63,6 +70,7 @@ def register(app: typer.Typer) -> None:
         checkpoint: str = typer.Option("", "--checkpoint", metavar="URL", help="Directory or fsspec URL."),
         checkpoint_every: int = typer.Option(0, "--checkpoint-every", metavar="STEPS", help="Steps between two."),
         checkpoint_keep: int = typer.Option(3, "--checkpoint-keep", help="How many are kept."),
+        snapshot_budget: float = _BUDGET,
         env: list[str] = typer.Option([], "--env", metavar="NAME[=VALUE]", help="Pass an environment variable on."),
         workdir: Path | None = typer.Option(None, "--workdir", help="Where it runs; here if not given."),
         no_snapshot: bool = typer.Option(False, "--no-snapshot", help="Run on the files as they are, not on a copy."),
@@ -70,9 +78,7 @@ def register(app: typer.Typer) -> None:
         observe: bool = typer.Option(False, "--observe", help="Detect failures of this job, never act."),
         skip_poison: bool = typer.Option(False, "--skip-poison", help="Go on without micro-batches that kill."),
         inexact: bool = typer.Option(False, "--inexact", help="Its data can't be addressed by number."),
-        stall_seconds: float = typer.Option(
-            0.0, "--stall-seconds", help="Least time without progress that is a stall."
-        ),
+        stall_seconds: float = typer.Option(0.0, "--stall-seconds", help="Least time without progress: a stall."),
         user_seconds: float = typer.Option(0.0, "--user-seconds", help="The same for the user's code between steps."),
         restarts: int = typer.Option(0, "--restarts", help="Processes restarted in ten minutes before it is given up."),
         drill: list[str] = typer.Option([], "--drill", metavar="SEAT:FAULT:STEP:PLACE", hidden=True),
@@ -93,6 +99,7 @@ def register(app: typer.Typer) -> None:
             checkpoint_url=checkpoint if "://" in checkpoint or not checkpoint else str(Path(checkpoint).resolve()),
             checkpoint_every_steps=checkpoint_every,
             checkpoint_keep=checkpoint_keep,
+            snapshot_budget=snapshot_budget,
             observe=observe,
             skip_poison=skip_poison,
             inexact=inexact,

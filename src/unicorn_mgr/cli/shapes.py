@@ -7,6 +7,7 @@ that means nothing.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from unicorn_mgr.messages import (
@@ -183,6 +184,8 @@ def of_incident(incident: IncidentView) -> Shape:
         "epoch_after": incident.epoch_after or None,
         "steps_lost": incident.steps_lost,
         "micro_batches_recomputed": incident.micro_batches_recomputed,
+        "source": incident.source or None,
+        "sources": [asdict(source) for source in incident.sources],
         "would_have": incident.would_have,
         "story": list(incident.story),
     }

@@ -85,6 +85,8 @@ def _of_training(spec: JobSpec) -> Rules:
     every, factor = spec.checkpoint_every_steps, spec.stall_factor
     yield every >= 0, "checkpoint_every", every, "want at least 0"
     yield spec.checkpoint_keep >= 1, "checkpoint_keep", spec.checkpoint_keep, "want at least 1"
+    budget = spec.snapshot_budget
+    yield _is_duration(budget), "snapshot_budget", budget, "want a share of the step time, e.g. 0.005; 0 is off"
     yield _is_duration(spec.stall_seconds), "stall_seconds", spec.stall_seconds, _DURATION
     yield _is_duration(spec.user_seconds), "user_seconds", spec.user_seconds, _DURATION
     yield factor == 0 or 1 <= factor < math.inf, "stall_factor", factor, "want a number of at least 1"

@@ -24,6 +24,7 @@ from unicorn_mgr.messages import (
     ForgetWorker,
     GiveUp,
     Granted,
+    LiveJobs,
     NodeDrill,
     Poison,
     Retire,
@@ -32,7 +33,7 @@ from unicorn_mgr.messages import (
     Synced,
     WorkerDirective,
 )
-from unicorn_mgr.model import AXES, Drill, Epoch, WorkerName
+from unicorn_mgr.model import AXES, Drill, Epoch, Lineage, WorkerName
 
 LOG_BYTES_MAX = 64 << 20
 """A worker's log keeps its newest so many bytes."""
@@ -95,6 +96,8 @@ class Orders:
                 yield from self.resync(state, event)
             case e.JobEnded(name):
                 yield e.ForgetJob(name)
+                for node in state.nodes:
+                    yield e.SendToAgent(node, self._live_jobs(state))
             case _:
                 pass
 
@@ -172,6 +175,8 @@ class Orders:
                 exact=not spec.inexact,
                 job_id=self.job_id(job),
                 checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
+                checkpoint_lineage=job.checkpoint.lineage if job.checkpoint is not None else Lineage(),
+                snapshot_budget=spec.snapshot_budget,
                 replica=tuple(Axis(name, spec.replica[name]) for name in AXES if name in spec.replica),
             ),
         )
@@ -198,7 +203,11 @@ class Orders:
         for worker in state.on_node(event.node):
             if worker.alive and worker.name in known:
                 yield from self._remind(state, worker, event.epochs.get(worker.name, Epoch()))
+        yield e.SendToAgent(event.node, self._live_jobs(state))
         yield e.SendToAgent(event.node, Synced())
+
+    def _live_jobs(self, state: ClusterState) -> LiveJobs:
+        return LiveJobs(tuple(self.job_id(job) for job in state.jobs.values() if not job.over))
 
     def _remind(self, state: ClusterState, worker: Worker, told: Epoch) -> Iterator[e.Action]:
         job = state.jobs[worker.job]

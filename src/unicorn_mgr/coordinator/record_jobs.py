@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -18,6 +20,8 @@ from unicorn_mgr.coordinator.state import (
     WorkerPhase,
 )
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.messages import Resumed, StateSource
+from unicorn_mgr.model import WorkerName
 from unicorn_mgr.profiles.measured import restored
 
 JobEvent = (
@@ -243,7 +247,7 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
         incident.resumed_at = now
         incident.micro_batches_recomputed += redone
         incident.steps_lost += max(0, lost)
-        incident.source = next((r.source for r in told if r.source in FROM_NOBODY), "live")
+        incident.sources = _sources(job, transition.resumed)
         inexact = sorted({n for r in told if not r.exact for n in r.recomputed})
         if inexact:
             tell(incident, now, f"not exact: micro-batches {inexact} were made up for with other samples")
@@ -262,6 +266,19 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
         job.lost_seconds += max(r.added_seconds for r in told)
         job.down_since = None
     _up_again(job, now)
+
+
+def _sources(job: Job, resumed: Mapping[str, Resumed]) -> tuple[StateSource, ...]:
+    """Where each part of the model has come from to those that lacked it, by its position in a replica."""
+    found: dict[tuple[int, str], list[Resumed]] = {}
+    for name, told in resumed.items():
+        if told.source != "own":
+            position = WorkerName.parse(name).seat % math.prod(job.spec.replica.values())
+            found.setdefault((position, told.source), []).append(told)
+    return tuple(
+        StateSource(position, source, len(told), sum(r.state_bytes for r in told), max(r.restore_seconds for r in told))
+        for (position, source), told in sorted(found.items())
+    )
 
 
 def _up_again(job: Job, now: float) -> None:

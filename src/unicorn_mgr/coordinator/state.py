@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unicorn_mgr.effects.coordinator import PlanReady
-from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample
+from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample, StateSource
 from unicorn_mgr.model import Epoch, JobSpec, Lineage, Slot, WorkerName
 
 
@@ -393,7 +393,7 @@ class Incident:
     """Largest over the members: fence, regroup, restore, recompute, added."""
     steps_lost: int = 0
     micro_batches_recomputed: int = 0
-    source: str = ""
+    sources: tuple[StateSource, ...] = ()
     story: list[str] = field(default_factory=list)
     escalations: list[str] = field(default_factory=list)
     would_have: bool = False

@@ -198,4 +198,6 @@ def incident_view(incident: Incident, now: float) -> IncidentView:
         story=tuple(incident.story),
         state="open" if incident.open else "closed",
         would_have=incident.would_have,
+        source=next((s.source for s in incident.sources if s.source != "live"), "live" if incident.sources else ""),
+        sources=incident.sources,
     )

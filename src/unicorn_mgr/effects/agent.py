@@ -222,4 +222,11 @@ class Report:
     body: WorkerStarted | WorkerAttached | WorkerDying | Exited | WorkerQuiet | WorkerFact
 
 
-AgentAction = Spawn | Kill | Sweep | Forget | Freeze | Thaw | Strike | Tell | Report
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give back the memory with snapshots of all other jobs than these."""
+
+    job_ids: tuple[str, ...]
+
+
+AgentAction = Spawn | Kill | Sweep | Forget | Freeze | Thaw | Strike | Tell | Report | Release

@@ -260,6 +260,11 @@ class Synced:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class LiveJobs:
+    job_ids: tuple[str, ...] = ()
+
+
 ToAgent = (
     Welcome
     | Refused
@@ -273,6 +278,7 @@ ToAgent = (
     | NodeDrill
     | StoreAnswer
     | Synced
+    | LiveJobs
 )
 
 

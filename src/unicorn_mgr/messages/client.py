@@ -145,6 +145,15 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSource:
+    position: int = 0
+    source: str = ""
+    workers: int = 0
+    size_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class IncidentView:
     id: str = ""
     job: str = ""
@@ -164,6 +173,8 @@ class IncidentView:
     story: tuple[str, ...] = ()
     state: str = ""
     would_have: bool = False
+    source: str = ""
+    sources: tuple[StateSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,9 @@ class Attached:
     job_id: str = ""
     checkpoint_step: int = -1
     replica: tuple[Axis, ...] = ()
+    snapshot_budget: float = 0.0
+    snapshot_bytes: int = 0
+    checkpoint_lineage: Lineage = field(default_factory=Lineage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 
-from unicorn_mgr.model import INITIAL, NO_STATE, Holdings
+from unicorn_mgr.model import INITIAL, NO_STATE, Holdings, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,10 @@ class Deal:
     """Per member: the missing micro-batches of `step` it computes, in order."""
     voided: tuple[str, ...] = ()
     """Members whose holdings of `step` clash with an earlier member's and are given up."""
+    restored: Mark | None = None
+    """Nobody has any state: the snapshot that all members begin with which are not late, if there is one."""
+    from_storage: bool = False
+    """What is stored is newer: the one member that is not late begins with that, and with the snapshot if it can't."""
 
 
 def deal(
@@ -76,14 +80,13 @@ def deal(
     `members` is the ordered membership of the epoch; `holdings` has one entry for each.
     `micro_batches` and `buckets` are those of the open step (none after the last one).
 
-    If nobody has any state, the first member's becomes the job's: all others take it, and
-    the open step is the one after that state, which nobody can know yet.
+    If nobody has any state, the newest committed snapshot that a member can read becomes the
+    job's state, or what is stored if that is newer, or the first member's initial one.  The open
+    step is the one after that state, which nobody can know yet.
     """
     top = max(holdings[m].applied for m in members)
     if top == NO_STATE:
-        origin = members[0]
-        everything = {m: LateState(origin) for m in members[1:]}
-        return Deal(INITIAL + 1, everything, (None,) * buckets, _deal_out(members, {}, range(micro_batches)))
+        return _begin_again(members, holdings, _deal_out(members, {}, range(micro_batches)), buckets)
 
     ahead = [m for m in members if holdings[m].applied == top]
     held, voided = _disjoint(ahead, holdings)
@@ -116,6 +119,28 @@ def merged(holdings: Sequence[Holdings]) -> Holdings:
     )
 
 
+def column(seats: Mapping[int, Holdings], position: int, size: int) -> dict[int, Holdings]:
+    """What each replica of `size` seats holds, as its worker at this position sees it, by that worker's seat.
+
+    Everything but snapshots it holds as a whole.  Snapshots are parts: one is of use wherever it lies if
+    every position has its part of it on some replica.  That is the same at every position, so all columns
+    choose the same step.  One worker may have seen it committed and another not, which died before: what one
+    knows counts.
+    """
+    parts: list[dict[Mark, None]] = [{} for _ in range(size)]
+    for seat, h in sorted(seats.items()):
+        parts[seat % size] |= dict.fromkeys(h.snapshots)
+    whole = [mark for mark in parts[0] if all(mark in part for part in parts)]
+    committed = tuple(dict.fromkeys(mark for _, h in sorted(seats.items()) for mark in h.committed))
+    stored = max((h.stored for h in seats.values() if h.stored is not None), key=lambda m: m.order, default=None)
+    found = {}
+    for seat in (seat for seat in sorted(seats) if seat % size == position):
+        beside = [seats[other] for other in range(seat - position, seat - position + size)]
+        snapshots = tuple(mark for mark in seats[seat].snapshots if mark in whole)
+        found[seat] = replace(merged(beside), snapshots=snapshots, committed=committed, stored=stored)
+    return found
+
+
 def standstill(holdings: Iterable[Holdings]) -> int | None:
     """The step after which all members stand still that are told to: the open one, if anybody has opened it.
 
@@ -126,6 +151,22 @@ def standstill(holdings: Iterable[Holdings]) -> int | None:
     if top == NO_STATE:
         return None
     return top + any(h.applied == top and bool(h.reduced) for h in found)
+
+
+def _begin_again(
+    members: Sequence[str], holdings: Mapping[str, Holdings], todo: Mapping[str, tuple[int, ...]], buckets: int
+) -> Deal:
+    """Whoever can read the newest committed snapshot does; all others take its state from the first of these."""
+    committed = dict.fromkeys(mark for m in members for mark in holdings[m].committed)
+    found = [mark for m in members for mark in holdings[m].snapshots if mark in committed]
+    newest = max(found, key=lambda mark: mark.order, default=None)
+    stored = [h.stored for h in (holdings[m] for m in members) if h.stored is not None]
+    from_storage = newest is not None and any(mark.order > newest.order for mark in stored)
+    origins = [m for m in members if newest in holdings[m].snapshots]
+    if newest is None or from_storage:
+        origins = [members[0]]
+    late = {m: LateState(origins[0]) for m in members if m not in origins}
+    return Deal(INITIAL + 1, late, (None,) * buckets, todo, restored=newest, from_storage=from_storage)
 
 
 def _disjoint(

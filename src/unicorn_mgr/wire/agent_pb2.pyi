@@ -420,7 +420,7 @@ class NodeDrill(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("term", "welcome", "refused", "start_worker", "stop_worker", "forget_worker", "worker_directive", "read_now", "collect_evidence", "watch_logs", "node_drill", "store_answer", "synced")
+    __slots__ = ("term", "welcome", "refused", "start_worker", "stop_worker", "forget_worker", "worker_directive", "read_now", "collect_evidence", "watch_logs", "node_drill", "store_answer", "synced", "live_jobs")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +434,7 @@ class CoordinatorMessage(_message.Message):
     NODE_DRILL_FIELD_NUMBER: _ClassVar[int]
     STORE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     SYNCED_FIELD_NUMBER: _ClassVar[int]
+    LIVE_JOBS_FIELD_NUMBER: _ClassVar[int]
     term: int
     welcome: Welcome
     refused: Refused
@@ -447,11 +448,18 @@ class CoordinatorMessage(_message.Message):
     node_drill: NodeDrill
     store_answer: StoreAnswer
     synced: Synced
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., start_worker: _Optional[_Union[StartWorker, _Mapping]] = ..., stop_worker: _Optional[_Union[StopWorker, _Mapping]] = ..., forget_worker: _Optional[_Union[ForgetWorker, _Mapping]] = ..., worker_directive: _Optional[_Union[WorkerDirective, _Mapping]] = ..., read_now: _Optional[_Union[ReadNow, _Mapping]] = ..., collect_evidence: _Optional[_Union[CollectEvidence, _Mapping]] = ..., watch_logs: _Optional[_Union[WatchLogs, _Mapping]] = ..., node_drill: _Optional[_Union[NodeDrill, _Mapping]] = ..., store_answer: _Optional[_Union[StoreAnswer, _Mapping]] = ..., synced: _Optional[_Union[Synced, _Mapping]] = ...) -> None: ...
+    live_jobs: LiveJobs
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., start_worker: _Optional[_Union[StartWorker, _Mapping]] = ..., stop_worker: _Optional[_Union[StopWorker, _Mapping]] = ..., forget_worker: _Optional[_Union[ForgetWorker, _Mapping]] = ..., worker_directive: _Optional[_Union[WorkerDirective, _Mapping]] = ..., read_now: _Optional[_Union[ReadNow, _Mapping]] = ..., collect_evidence: _Optional[_Union[CollectEvidence, _Mapping]] = ..., watch_logs: _Optional[_Union[WatchLogs, _Mapping]] = ..., node_drill: _Optional[_Union[NodeDrill, _Mapping]] = ..., store_answer: _Optional[_Union[StoreAnswer, _Mapping]] = ..., synced: _Optional[_Union[Synced, _Mapping]] = ..., live_jobs: _Optional[_Union[LiveJobs, _Mapping]] = ...) -> None: ...
 
 class Synced(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class LiveJobs(_message.Message):
+    __slots__ = ("job_ids",)
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
     __slots__ = ("digest",)

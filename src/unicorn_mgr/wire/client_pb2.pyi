@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills", "priority", "replica_size", "replica_within", "domains", "sizes", "throughput", "throughput_min", "model", "deadline", "steps", "replica")
+    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills", "priority", "replica_size", "replica_within", "domains", "sizes", "throughput", "throughput_min", "model", "deadline", "steps", "replica", "snapshot_budget")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class JobSpec(_message.Message):
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BUDGET_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
     environment: _containers.ScalarMap[str, str]
@@ -92,7 +93,8 @@ class JobSpec(_message.Message):
     deadline: float
     steps: int
     replica: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ..., priority: _Optional[int] = ..., replica_size: _Optional[int] = ..., replica_within: _Optional[str] = ..., domains: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., throughput: _Optional[_Mapping[int, float]] = ..., throughput_min: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., deadline: _Optional[float] = ..., steps: _Optional[int] = ..., replica: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    snapshot_budget: float
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ..., priority: _Optional[int] = ..., replica_size: _Optional[int] = ..., replica_within: _Optional[str] = ..., domains: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., throughput: _Optional[_Mapping[int, float]] = ..., throughput_min: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., deadline: _Optional[float] = ..., steps: _Optional[int] = ..., replica: _Optional[_Mapping[str, int]] = ..., snapshot_budget: _Optional[float] = ...) -> None: ...
 
 class ModelDescription(_message.Message):
     __slots__ = ("parameters", "sequence_length", "global_batch", "micro_batch", "device", "precision", "tensor_parallel", "pipeline_parallel", "context_parallel", "layers", "hidden", "active_parameters")
@@ -352,7 +354,7 @@ class SkippedMicroBatch(_message.Message):
     def __init__(self, step: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class IncidentView(_message.Message):
-    __slots__ = ("id", "job", "node", "worker", "cause", "severity", "detected_by", "evidence", "opened_at", "closed_at", "seconds", "epoch_before", "epoch_after", "steps_lost", "micro_batches_recomputed", "story", "state", "would_have")
+    __slots__ = ("id", "job", "node", "worker", "cause", "severity", "detected_by", "evidence", "opened_at", "closed_at", "seconds", "epoch_before", "epoch_after", "steps_lost", "micro_batches_recomputed", "story", "state", "would_have", "source", "sources")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -378,6 +380,8 @@ class IncidentView(_message.Message):
     STORY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WOULD_HAVE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     id: str
     job: str
     node: str
@@ -396,7 +400,23 @@ class IncidentView(_message.Message):
     story: _containers.RepeatedScalarFieldContainer[str]
     state: str
     would_have: bool
-    def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., cause: _Optional[str] = ..., severity: _Optional[str] = ..., detected_by: _Optional[str] = ..., evidence: _Optional[str] = ..., opened_at: _Optional[float] = ..., closed_at: _Optional[float] = ..., seconds: _Optional[_Mapping[str, float]] = ..., epoch_before: _Optional[str] = ..., epoch_after: _Optional[str] = ..., steps_lost: _Optional[int] = ..., micro_batches_recomputed: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., would_have: bool = ...) -> None: ...
+    source: str
+    sources: _containers.RepeatedCompositeFieldContainer[StateSource]
+    def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., cause: _Optional[str] = ..., severity: _Optional[str] = ..., detected_by: _Optional[str] = ..., evidence: _Optional[str] = ..., opened_at: _Optional[float] = ..., closed_at: _Optional[float] = ..., seconds: _Optional[_Mapping[str, float]] = ..., epoch_before: _Optional[str] = ..., epoch_after: _Optional[str] = ..., steps_lost: _Optional[int] = ..., micro_batches_recomputed: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., would_have: bool = ..., source: _Optional[str] = ..., sources: _Optional[_Iterable[_Union[StateSource, _Mapping]]] = ...) -> None: ...
+
+class StateSource(_message.Message):
+    __slots__ = ("position", "source", "workers", "size_bytes", "seconds")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    source: str
+    workers: int
+    size_bytes: int
+    seconds: float
+    def __init__(self, position: _Optional[int] = ..., source: _Optional[str] = ..., workers: _Optional[int] = ..., size_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ClusterView(_message.Message):
     __slots__ = ("cluster", "term", "paused", "observe", "nodes", "jobs", "incidents", "version", "alarm", "metrics_address", "drills", "settings", "plan")

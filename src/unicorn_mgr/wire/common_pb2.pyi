@@ -15,16 +15,30 @@ class Epoch(_message.Message):
     def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Holdings(_message.Message):
-    __slots__ = ("applied", "held", "reduced", "kept")
+    __slots__ = ("applied", "held", "reduced", "kept", "snapshots", "committed", "stored")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     REDUCED_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
     applied: int
     held: _containers.RepeatedScalarFieldContainer[int]
     reduced: _containers.RepeatedScalarFieldContainer[bool]
     kept: _containers.RepeatedScalarFieldContainer[bool]
-    def __init__(self, applied: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[bool]] = ..., kept: _Optional[_Iterable[bool]] = ...) -> None: ...
+    snapshots: _containers.RepeatedCompositeFieldContainer[Mark]
+    committed: _containers.RepeatedCompositeFieldContainer[Mark]
+    stored: Mark
+    def __init__(self, applied: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[bool]] = ..., kept: _Optional[_Iterable[bool]] = ..., snapshots: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., stored: _Optional[_Union[Mark, _Mapping]] = ...) -> None: ...
+
+class Mark(_message.Message):
+    __slots__ = ("step", "lineage")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    lineage: Lineage
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
 
 class Published(_message.Message):
     __slots__ = ("epoch", "address", "host", "port", "data_port", "holdings", "worker")

@@ -56,7 +56,7 @@ class WorkerMessage(_message.Message):
     def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
 
 class Attached(_message.Message):
-    __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact", "job_id", "checkpoint_step", "replica")
+    __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact", "job_id", "checkpoint_step", "replica", "snapshot_budget", "snapshot_bytes", "checkpoint_lineage")
     JOB_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOB_RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,9 @@ class Attached(_message.Message):
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_LINEAGE_FIELD_NUMBER: _ClassVar[int]
     job: str
     address: str
     job_running: bool
@@ -87,7 +90,10 @@ class Attached(_message.Message):
     job_id: str
     checkpoint_step: int
     replica: _containers.RepeatedCompositeFieldContainer[Axis]
-    def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ..., job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., replica: _Optional[_Iterable[_Union[Axis, _Mapping]]] = ...) -> None: ...
+    snapshot_budget: float
+    snapshot_bytes: int
+    checkpoint_lineage: _common_pb2.Lineage
+    def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ..., job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., replica: _Optional[_Iterable[_Union[Axis, _Mapping]]] = ..., snapshot_budget: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., checkpoint_lineage: _Optional[_Union[_common_pb2.Lineage, _Mapping]] = ...) -> None: ...
 
 class Axis(_message.Message):
     __slots__ = ("name", "size")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from unicorn_mgr.messages import Attached, Mistake, Raised, Ready, Suspended
-from unicorn_mgr.model import WorkerName
+from unicorn_mgr.model import Mark, WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
@@ -27,10 +27,11 @@ from unicorn_mgr.worker.fingerprint import fingerprint
 from unicorn_mgr.worker.link import Link
 from unicorn_mgr.worker.loop import LoopSettings
 from unicorn_mgr.worker.membership import Alone, Clustered, Membership
+from unicorn_mgr.worker.memory import Files, Memory, Nearest, WithMemory
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.sharding import sum_gradients
 from unicorn_mgr.worker.siblings import Siblings, Single
-from unicorn_mgr.worker.state import Stateful
+from unicorn_mgr.worker.state import Progress, Stateful
 from unicorn_mgr.worker.training import Checkpoints, Training, as_list
 
 if TYPE_CHECKING:
@@ -169,21 +170,36 @@ class Job:
         replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
         checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep)
-        engine = Engine(
-            self._membership,
-            replica,
-            settings,
-            self._ring,
-            self._drills,
-            checkpointer.find if checkpointer is not None else lambda _: (None, 0),
-            self._siblings(),
-        )
-        stores: Checkpoints = _NoCheckpoints()
-        if checkpointer is not None:
-            engine.on_commit = checkpointer.committed
-            stores = _ToStorage(checkpointer)
-        self._training = Training(engine, _Entry(self, engine, metrics, checkpointer), stores)
+        self._training = self._set_up(replica, settings, metrics, checkpointer)
         return self._training
+
+    def _set_up(
+        self, replica: Replica, settings: LoopSettings, metrics: Sequence[str], checkpointer: Checkpointer | None
+    ) -> Training:
+        """The loop, with whatever keeps its state."""
+        welcome = self._welcome
+        siblings = self._siblings()
+        stores: Checkpoints = _NoCheckpoints()
+        find, stored = _nothing_stored, Mark()
+        keepers: list[Checkpointer | Memory] = []
+        memory = None
+        if checkpointer is not None:
+            find, stored = checkpointer.find, Mark(welcome.checkpoint_step, welcome.checkpoint_lineage)
+            stores = _ToStorage(checkpointer)
+            keepers.append(checkpointer)
+        if self._link is not None and welcome.snapshot_budget > 0:
+            memory = Memory(welcome, Files.inherited(), siblings, self._drills)
+            stores = WithMemory(memory, stores)
+            keepers.append(memory)
+        nearest = Nearest(memory, find, stored, siblings)
+        engine = Engine(self._membership, replica, settings, self._ring, self._drills, nearest, siblings)
+
+        def committed(step: int) -> None:
+            for keeper in keepers:
+                keeper.committed(step)
+
+        engine.on_commit = committed
+        return Training(engine, _Entry(self, engine, metrics, keepers), stores)
 
     def _checkpointer(self, url: str, every: int, keep: int) -> Checkpointer | None:
         welcome = self._welcome
@@ -229,6 +245,12 @@ def raised_fact(raised: BaseException, trace: TracebackType | None, ring: RingWr
     """An exception as it is reported."""
     text = "".join(traceback.format_exception(type(raised), raised, trace))
     return Raised(type(raised).__qualname__, str(raised)[:2000], text[-16000:], ring.step, ring.micro_batch)
+
+
+def _nothing_stored(replica: Replica) -> tuple[Progress | None, int]:
+    """There is no storage."""
+    del replica
+    return None, 0
 
 
 class _NoCheckpoints:
@@ -306,9 +328,11 @@ def _stores(engine: Engine) -> bool:
 class _Entry:
     """How this process becomes a member: rehearse if others train already, say so, wait."""
 
-    def __init__(self, job: Job, engine: Engine, metrics: Sequence[str], checkpointer: Checkpointer | None) -> None:
+    def __init__(
+        self, job: Job, engine: Engine, metrics: Sequence[str], keepers: Sequence[Checkpointer | Memory]
+    ) -> None:
         self._job = job
-        self._checkpointer = checkpointer
+        self._keepers = keepers
         self._engine = engine
         self._metrics = metrics
         self._fingerprint: dict[str, str] = {}
@@ -321,8 +345,8 @@ class _Entry:
         self._fingerprint = fingerprint(
             self._engine.replica.state.model, settings.micro_batches, settings.seed, count, self._metrics
         )
-        if self._checkpointer is not None:
-            self._checkpointer.set_fingerprint(self._fingerprint)
+        for keeper in self._keepers:
+            keeper.set_fingerprint(self._fingerprint)
 
     def enter(self) -> None:
         """Say that this worker is ready, and wait to be admitted."""

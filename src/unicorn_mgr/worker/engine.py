@@ -52,7 +52,7 @@ class Engine:
         settings: LoopSettings,
         ring: RingWriter,
         drills: Drills,
-        found: Founder,
+        founder: Founder,
         siblings: Siblings,
     ) -> None:
         self.membership = membership
@@ -82,7 +82,7 @@ class Engine:
         self.unison = Unison(membership, siblings, self.reports)
         self.endless: dict[int, Endless] = {}
         """Sources that can't be addressed, by identity: they go on from step to step."""
-        self._found = found
+        self._founder = founder
         self._held: list[int] = []
         self._todo: deque[Turn] = deque()
         self.turn = Turn(-1, ())
@@ -317,7 +317,7 @@ class Engine:
         """A collective of a later step has completed: `step` can't be lost by a fault any more."""
         self.committed = max(self.committed, step)
         self.ring.committed = self.committed
-        self.on_commit(self.committed)
+        self.on_commit(step)
 
     # -- a newer membership --------------------------------------------------------------
 
@@ -348,19 +348,22 @@ class Engine:
     def _keep_common(self, held: Holdings) -> None:
         """What not all workers of the replica have none of them has."""
         if held.applied != self.applied:
-            self.applied, self.dirty, self._open = held.applied, True, False
+            self._give_up_state()
         for bucket, complete in zip(self.replica.buckets, held.reduced, strict=False):
             bucket.complete = complete
+
+    def _give_up_state(self) -> None:
+        self.applied, self.dirty, self._open = NO_STATE, True, False
 
     def _transferring(self) -> None:
         self.ring.write(Phase.TRANSFER)
 
     def _holdings(self) -> Holdings:
-        buckets = self.replica.buckets
-        kept = tuple(b.kept for b in buckets)
-        if not self._open:
-            return Holdings(self.applied, kept=kept)
-        return Holdings(self.applied, tuple(sorted(self._held)), tuple(b.complete for b in buckets), kept)
+        held = self.replica.holdings(self.applied, self._held if self._open else None)
+        if self.applied > NO_STATE:
+            return held
+        self.ring.write(Phase.RESTORE)
+        return self._founder.offer(held)
 
     def _deal(self, formation: Formation) -> Deal:
         top = max(h.applied for h in formation.holdings.values())
@@ -396,13 +399,15 @@ class Engine:
 
     def _carry_out(self, owed: Exchange) -> None:
         """This member's part of the deal, at the head of the loop."""
-        self._together(lambda: self._prepare_and_exchange(owed))
+        done = self._together(lambda: self._prepare_and_exchange(owed))
+        if not done and owed.deal.restored is not None and self.place.size > 1:
+            self._give_up_state()  # perhaps a part of it is still missing, where memory can be asked again
 
     def _prepare_and_exchange(self, owed: Exchange) -> None:
         if isinstance(owed.route, LateState):
             self._take_state(owed)
         elif self.applied == NO_STATE:
-            self._establish()
+            self._establish(owed)
         if not self.over and not self._open:
             self._open_step(deque())
         self._exchange(owed)
@@ -447,34 +452,29 @@ class Engine:
         self.applied = NO_STATE
         self.drills.reach("receive_state", owed.deal.step)
         packed = owed.take_state(self.replica.state, mine)
-        self.replica.forget()
-        if packed is None:
-            self.reports.source, progress = "initial", Progress(INITIAL, -1, self.generation)
-        else:
-            self.reports.source, self.reports.state_bytes = "live", packed.size_bytes
-            progress = self.replica.state.adopt(packed)
-        self._adopt(progress)
+        self._begin_with("live", self.replica.state.adopt(packed) if packed is not None else None, self.generation)
 
-    def _establish(self) -> None:
-        """Nobody has any state: this first member's, or a stored one, becomes the job's."""
+    def _establish(self, owed: Exchange) -> None:
+        """Nobody has any state: what memory or storage has, or this member's, becomes the job's."""
         self.ring.write(Phase.RESTORE)
-        progress, self.generation = self._found(self.replica)
-        if progress is not None:
-            self.reports.source, self.reports.restored_step = "storage", progress.applied
-        elif self.dirty:
+        owed.torn = owed.deal.restored is not None
+        origin = self._founder.restore(self.replica, owed.deal.restored, owed.deal.from_storage)
+        if origin.progress is None and self.dirty:
             raise FreshStartNeeded
-        else:
-            self.reports.source, progress = "initial", Progress(INITIAL, -1, self.generation)
-        self.replica.forget()
-        self._adopt(progress)
+        owed.torn = False
+        self._begin_with(origin.source, origin.progress, origin.generation)
 
-    def _adopt(self, progress: Progress) -> None:
-        self.applied, self.ends_after = progress.applied, progress.ends_after
-        self.generation = progress.generation
+    def _begin_with(self, source: str, progress: Progress | None, generation: int) -> None:
+        """A state has come from there; or None has: the initial one is the job's."""
+        found = progress or Progress(INITIAL, -1, generation)
+        self.replica.forget()
+        self.applied, self.ends_after, self.generation = found.applied, found.ends_after, found.generation
         self.dirty = self._open = False
         self._owners.forget()
         self._random_at_head = randomness.capture()
         self.watch.restored()
+        size = self.packed().size_bytes if progress is not None else 0
+        self.reports.restored(source if progress is not None else "initial", found.applied, size)
 
     def packed(self) -> Packed:
         """The state at the head of the open step, its tensors referred to and not copied."""

@@ -66,12 +66,8 @@ class Exchange:
         takers = sum(isinstance(r, LateState) and r.source == me for r in self.deal.late.values())
         if takers:
             state = packed()
-            shapes = [
-                [name, str(t.dtype).removeprefix("torch."), list(t.shape), t.device.type != "cpu"]
-                for name, t in zip(state.names, state.tensors, strict=True)
-            ]
             checksum = state.checksum() if skippable else None
-            header = json.dumps({"skeleton": state.skeleton, "tensors": shapes, "checksum": checksum})
+            header = json.dumps({**state.described(), "checksum": checksum})
             self._offer("state", state.tensors, takers, header.encode())
         return takers > 0
 
@@ -104,7 +100,7 @@ class Exchange:
         What is here is torn from the moment this begins until it returns.
         """
         assert isinstance(self.route, LateState)
-        landing = _Landing(state.homes(), mine.checksum() if mine is not None else None)
+        landing = Landing(state.homes(), mine.checksum() if mine is not None else None)
 
         def place(header: bytes) -> Sequence[memoryview] | None:
             views = landing.place(header)
@@ -181,7 +177,7 @@ class Exchange:
         return bucket >= len(reduced) or not reduced[bucket]
 
 
-class _Landing:
+class Landing:
     """Where an arriving state is put: in place where it fits, else in new tensors."""
 
     def __init__(self, homes: Mapping[str, torch.Tensor], checksum: int | None) -> None:

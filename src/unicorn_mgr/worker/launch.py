@@ -51,18 +51,19 @@ def preload(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def run(asked: dict[str, Any], ring: int, words: int) -> int:
+def run(asked: dict[str, Any], ring: int, words: int, snapshots: dict[str, list[int]]) -> int:
     """In the child: become what was asked for; returns the exit code."""
     _reset_signals()
     _redirect(asked["log"])
     os.environ.clear()
     os.environ.update(asked["env"])
     os.environ["UNICORN_RING_FD"] = str(ring)
+    os.environ["UNICORN_SNAPSHOT_FDS"] = json.dumps(snapshots)
     _show_whose(asked["env"])
     _open_streams()
     os.chdir(asked["cwd"])
     if asked["kind"] == "exec":
-        return _exec(asked["argv"], ring)
+        return _exec(asked["argv"], {ring, *snapshots["found"]})
     _reset_python(asked["argv"], asked["original"])
     _report_last_words(words)
     _reset_torch()
@@ -130,8 +131,9 @@ def _show_whose(environment: dict[str, str]) -> None:
             memory.write(marks.ljust(end - begin, b"\0"))
 
 
-def _exec(argv: list[str], ring: int) -> int:
-    os.set_inheritable(ring, True)
+def _exec(argv: list[str], kept: set[int]) -> int:
+    for file in kept:
+        os.set_inheritable(file, True)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # the interpreter ignores them; other programs count on them
     try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from unicorn_mgr.model import Holdings, Mark
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.state import Progress
 
@@ -24,5 +25,25 @@ class FreshStartNeeded(Exception):
     """This process has no state, its initial one is spoilt, and nobody else has any."""
 
 
-Founder = Callable[[Replica], "tuple[Progress | None, int]"]
-"""Loads a stored state when no member has any (None: there is none), and says this job's generation."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a job without any state begins with."""
+
+    progress: Progress | None
+    """None: the initial state."""
+    generation: int
+    """Of this job's lineage."""
+    source: str = "storage"
+
+
+class Founder(Protocol):
+    """Finds a state for a job of which no member has any."""
+
+    def offer(self, holdings: Holdings) -> Holdings:
+        """What a member without state publishes: its holdings, with the snapshots that it can read."""
+
+    def restore(self, replica: Replica, mark: Mark | None, from_storage: bool) -> Origin:
+        """Load the nearest state into the replica: the snapshot that was dealt, or the stored one, if that is newer.
+
+        Raises `Broken` if it can't be read; then what was in the replica is torn.
+        """

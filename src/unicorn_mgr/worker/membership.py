@@ -19,7 +19,7 @@ from unicorn_mgr.messages import Fact, GiveUp, Granted, Leaving, Published, Symp
 from unicorn_mgr.model import Epoch, Holdings, WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import RingWriter
-from unicorn_mgr.transition.deal import merged
+from unicorn_mgr.transition.deal import column
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.groups import Group, sockets
 from unicorn_mgr.worker.groups.local import LocalGroup
@@ -270,8 +270,8 @@ class Clustered:
             return None
         self._ring.epoch = epoch.number
         self.donor.open(epoch, granted.secret)
-        column = self._column(granted)
-        if len(column) == 1:
+        members = self._column(granted)
+        if len(members) == 1:
             return self._form_alone(granted, holdings)
         from unicorn_mgr.worker.groups.gloo import Builder  # noqa: PLC0415 - alone, no torch.distributed is loaded
 
@@ -284,12 +284,12 @@ class Clustered:
             self._link.tell(note)
             self.fence_seconds = time.monotonic() - started
             self._drills.reach("gather", holdings.applied + 1)
-            published = self._await_formed(granted, column)
+            published = self._await_formed(granted, members)
             peers = frozenset((p.host, p.port) for p in published)
             self._group_sockets = (mine, peers)
             return [p.address for p in published], peers
 
-        builder = Builder(column.index(self._link.worker), len(column), self._host, exchange, self._link.wake)
+        builder = Builder(members.index(self._link.worker), len(members), self._host, exchange, self._link.wake)
         self._ring.write(Phase.GATHER)
         if not self._await_built(builder, granted):
             builder.abandon()
@@ -311,17 +311,15 @@ class Clustered:
     def _formed(self, granted: Granted, group: Group) -> Formation:
         formed = self._link.formed
         assert formed is not None
-        column = self._column(granted)
-        by_replica: dict[int, list[Holdings]] = {}
-        for p in formed.members:
-            by_replica.setdefault(self._replica_of(p.worker), []).append(p.holdings)
-        holdings = {m: merged(by_replica[self._replica_of(m)]) for m in column}
+        seats = {WorkerName.parse(p.worker).seat: p.holdings for p in formed.members}
+        held = column(seats, self._position(), self._replica)
+        members = self._column(granted)
         self.formation = Formation(
             granted.epoch,
-            column,
+            members,
             self._link.worker,
             group,
-            holdings,
+            {m: held[WorkerName.parse(m).seat] for m in members},
             {p.worker: (p.host, p.data_port) for p in formed.members},
             granted.secret,
             frozenset((p.step, p.number) for p in granted.poison),
@@ -340,19 +338,18 @@ class Clustered:
             self._link.changed.wait_for(lambda: found() or self._link.give_up is not None)
         return found()
 
-    def _replica_of(self, worker: str) -> int:
-        return WorkerName.parse(worker).seat // self._replica
+    def _position(self) -> int:
+        return WorkerName.parse(self._link.worker).seat % self._replica
 
     def _column(self, granted: Granted) -> tuple[str, ...]:
         """The members at this worker's position in each replica."""
-        position = WorkerName.parse(self._link.worker).seat % self._replica
-        return tuple(m for m in granted.members if WorkerName.parse(m).seat % self._replica == position)
+        return tuple(m for m in granted.members if WorkerName.parse(m).seat % self._replica == self._position())
 
     def _has_formed(self, epoch: Epoch) -> bool:
         formed = self._link.formed
         return formed is not None and formed.epoch == epoch
 
-    def _await_formed(self, granted: Granted, column: tuple[str, ...]) -> tuple[Published, ...]:
+    def _await_formed(self, granted: Granted, members: tuple[str, ...]) -> tuple[Published, ...]:
         """In the builder's thread: the publications of those who reduce together, in order of rank."""
         with self._link.changed:
             self._link.changed.wait_for(lambda: self._has_formed(granted.epoch) or self._link.newest() > granted.epoch)
@@ -360,7 +357,7 @@ class Clustered:
         if formed is None or formed.epoch != granted.epoch:
             raise RuntimeError(f"epoch {granted.epoch} is over")
         by_name = {p.worker: p for p in formed.members}
-        return tuple(by_name[m] for m in column)
+        return tuple(by_name[m] for m in members)
 
     def _await_built(self, builder: Builder, granted: Granted) -> bool:
         """True when the group is there; reports members that can't be reached meanwhile."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from unicorn_mgr.model import NO_STATE
+from unicorn_mgr.model import NO_STATE, Holdings
 from unicorn_mgr.worker.buckets import BUCKET_BYTES, Bucket, GradientStore
 from unicorn_mgr.worker.buffers import BufferKeeper
 from unicorn_mgr.worker.checks import LoopError
@@ -97,6 +97,13 @@ class Replica:
         for bucket in self.buckets:
             bucket.local.zero_()
         self.gradients.used = [False] * len(self.gradients.used)
+
+    def holdings(self, applied: int, held: Sequence[int] | None) -> Holdings:
+        """What is published of it; `held` is None while no step is open."""
+        kept = tuple(b.kept for b in self.buckets)
+        if held is None:
+            return Holdings(applied, kept=kept)
+        return Holdings(applied, tuple(sorted(held)), tuple(b.complete for b in self.buckets), kept)
 
     def forget(self) -> None:
         """The state is about to come from elsewhere, or has: no sum here belongs to it."""

@@ -13,7 +13,7 @@ class Reports:
 
     def __init__(self, membership: Membership) -> None:
         self.source = "own"
-        """Where the state in use has come from since the last report: own, initial, live, or storage."""
+        """Where the state in use has come from since the last report: own, initial, live, memory, or storage."""
         self.restored_step = INITIAL
         self.state_bytes = 0
         self._membership = membership
@@ -25,6 +25,10 @@ class Reports:
         """A membership is there that the coordinator waits to hear a finished step from."""
         self._unreported = formation
         self._voided = voided[0] if voided else ""
+
+    def restored(self, source: str, step: int, size_bytes: int) -> None:
+        """A state that nobody had any more has been loaded."""
+        self.source, self.restored_step, self.state_bytes = source, step, size_bytes
 
     def symptom(self, error: str) -> None:
         """A collective or a transfer has failed; once per epoch."""

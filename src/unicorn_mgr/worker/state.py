@@ -54,6 +54,14 @@ class Packed:
         """Bytes of all tensors."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
+    def described(self) -> dict[str, Any]:
+        """Everything but the bytes of its tensors."""
+        shapes = [
+            [name, str(t.dtype).removeprefix("torch."), list(t.shape), t.device.type != "cpu"]
+            for name, t in zip(self.names, self.tensors, strict=True)
+        ]
+        return {"skeleton": self.skeleton, "tensors": shapes}
+
     def checksum(self) -> int:
         """64 bits that depend on everything in it."""
         text = torch.frombuffer(bytearray(self.skeleton.encode()), dtype=torch.uint8)

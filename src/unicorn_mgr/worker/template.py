@@ -1,8 +1,9 @@
 """The template: a process that has imported torch, never computes, and forks the workers.
 
 It is the workers' parent, and it keeps what must outlive the agent: their exit statuses,
-their rings and the files their last words go to.  Nothing lives in the agent, so the agent
-can be restarted under running workers, as containerd can above its shims.
+their rings, the files their last words go to, and the memory they leave snapshots of their
+state in.  Nothing lives in the agent, so the agent can be restarted under running workers,
+as containerd can above its shims.
 
 One template serves one interpreter, one set of import-time variables and one user.  It
 speaks JSON in single packets over a unix socket; descriptors travel beside them.  A forked
@@ -69,10 +70,34 @@ class _Child:
 
 
 @dataclass(eq=False)
+class _Shelf:
+    """Memory in which snapshots of a job's state are left: those of one slot's workers, one after the other."""
+
+    worker: str
+    """The last one."""
+    agent: str
+    """The socket of its node's agent."""
+    job: str
+    """This submission of it."""
+    slot: int
+    files: tuple[int, ...]
+
+    def close(self, empty: bool) -> int:
+        """Let go of it; returns the bytes that this gives back.  `empty`: though others have it open."""
+        size = sum(os.fstat(file).st_blocks * 512 for file in self.files)
+        for file in self.files:
+            if empty:
+                os.ftruncate(file, 0)
+            os.close(file)
+        return size
+
+
+@dataclass(eq=False)
 class Template:
     """The server loop.  One thread."""
 
     path: Path
+    shelves: list[_Shelf] = field(default_factory=list)
     children: dict[str, _Child] = field(default_factory=dict)
     agents: list[socket.socket] = field(default_factory=list)
 
@@ -130,6 +155,8 @@ class Template:
                 self._adopt(agent, asked["node"])
             case "forget":
                 self._forget(asked["worker"])
+            case "release":
+                self._release(agent, asked)
 
     def _lose(self, agent: socket.socket) -> None:
         self._poll.unregister(agent)
@@ -157,12 +184,13 @@ class Template:
         ring = os.memfd_create(f"unicorn-ring-{name}".replace("/", "-"))
         os.ftruncate(ring, SIZE_BYTES)
         words = os.memfd_create(f"unicorn-words-{name}".replace("/", "-"))
+        snapshots = self._snapshots(asked)
         memory = mmap.mmap(ring, SIZE_BYTES)
         watched = asked["kind"] != "exec" and prepare_death_watch(memory)
         ready, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(asked, ring, words, memory if watched else None, ready, tell)
+            self._become_worker(asked, ring, words, snapshots, memory if watched else None, ready, tell)
         os.close(tell)
         os.read(ready, 1)  # it holds the death watch now, or is dead: before that nobody may wait for it
         os.close(ready)
@@ -171,8 +199,48 @@ class Template:
         self._poll.register(child.pidfd, select.POLLIN)
         self._say(agent, {"op": "spawned", "worker": name, "pid": pid}, (ring, words))
 
+    def _snapshots(self, asked: dict[str, Any]) -> dict[str, list[int]]:
+        """What a new worker may write to, and all that it may read."""
+        name, agent, job, slot = asked["worker"], asked["agent"], asked["job"], asked["slot"]
+        shelf = next((s for s in self._shelves_of(agent, job) if s.slot == slot and not self._lives(s.worker)), None)
+        if shelf is None:
+            made = tuple(os.memfd_create(f"unicorn-snapshot-{i}-{name}".replace("/", "-")) for i in range(2))
+            self.shelves.append(shelf := _Shelf(name, agent, job, slot, made))
+        shelf.worker = name
+        found = [file for other in self._shelves_of(agent, job) for file in other.files]
+        return {"own": list(shelf.files), "found": found}
+
+    def _shelves_of(self, agent: str, job: str) -> list[_Shelf]:
+        return [shelf for shelf in self.shelves if (shelf.agent, shelf.job) == (agent, job)]
+
+    def _lives(self, worker: str) -> bool:
+        child = self.children.get(worker)
+        if child is None or child.status is not None:
+            return False
+        return os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+
+    def _drop(self, shelf: _Shelf) -> int:
+        self.shelves.remove(shelf)
+        return shelf.close(empty=not self._lives(shelf.worker))
+
+    def _release(self, agent: socket.socket, asked: dict[str, Any]) -> None:
+        """Give back what was left by workers of jobs that are not among those named; in one slot, if one is."""
+        for shelf in list(self.shelves):
+            named = shelf.agent == asked["agent"] and shelf.job not in asked["jobs"]
+            if named and (asked["slot"] is None or (asked["slot"] == shelf.slot and not self._lives(shelf.worker))):
+                size = self._drop(shelf)
+                if size:
+                    self._say(agent, {"op": "released", "worker": shelf.worker, "bytes": size})
+
     def _become_worker(
-        self, asked: dict[str, Any], ring: int, words: int, memory: mmap.mmap | None, ready: int, tell: int
+        self,
+        asked: dict[str, Any],
+        ring: int,
+        words: int,
+        snapshots: dict[str, list[int]],
+        memory: mmap.mmap | None,
+        ready: int,
+        tell: int,
     ) -> NoReturn:
         """In the child.  Never returns into the template's loop."""
         code = 70
@@ -185,10 +253,14 @@ class Template:
             for child in self.children.values():
                 for number in (child.pidfd, child.ring, child.words):
                     os.close(number)
+            kept = set(snapshots["found"])
+            for shelf in self.shelves:
+                for number in set(shelf.files) - kept:
+                    os.close(number)
             if memory is not None:
                 enter_death_watch(memory)
             os.close(tell)
-            code = launch.run(asked, ring, words)
+            code = launch.run(asked, ring, words, snapshots)
         except BaseException as failed:  # noqa: BLE001 - a child must not run on as a second template
             sys.stderr.write(f"unicorn: this worker could not be set up: {failed!r}\n")
         finally:
@@ -204,6 +276,9 @@ class Template:
             return
         child.status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         self._poll.unregister(child.pidfd)
+        if child.status == 0:  # it has left or ended: nobody goes on from its state
+            for shelf in [shelf for shelf in self.shelves if shelf.worker == child.worker]:
+                self._drop(shelf)
         if child.owner is not None:
             self._say(child.owner, {"op": "exited", "worker": child.worker, "status": child.status})
 

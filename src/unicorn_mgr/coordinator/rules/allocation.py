@@ -9,7 +9,7 @@ from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
 from unicorn_mgr.coordinator.rules.planning import current, yields
 from unicorn_mgr.coordinator.rules.preparation import holders, may_begin, successor_due_at
-from unicorn_mgr.coordinator.rules.replicas import seats_beside, whole_seats
+from unicorn_mgr.coordinator.rules.replicas import near_memory, seats_beside, whole_seats
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
@@ -39,8 +39,9 @@ def _seats(job: Job, planned: dict[int, Place]) -> dict[int, Place]:
     """The places of a plan: where a worker still is that was to leave, it simply stays in its seat."""
     if planned is job.seats or planned == job.seats:
         return job.seats
-    if job.spec.replica:
-        return planned  # a seat's number says where in its replica it is
+    if job.spec.replica:  # a seat's number says where in its replica it is
+        found = near_memory(job, planned)
+        return job.seats if found == job.seats else found
     there = {(w.node, w.slot): w.seat for w in job.alive() if not w.retiring}
     there |= {place: seat for seat, place in job.seats.items()}
     own = {seat: there.get(place, seat) for seat, place in planned.items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.record_incidents import FIRST_SIGN
 from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.standstills import FROM_NOBODY
 from unicorn_mgr.coordinator.state import Incident, Job, JobPhase, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
@@ -48,7 +49,7 @@ def unreadable(c: Context, job: Job) -> Iterator[Decision]:
     t, newest = job.transition, job.checkpoint
     if t is None or t.stale or newest is None or c.state.open_incidents(job):
         return
-    restored = [r.restored_step for r in t.resumed.values() if r.source in ("storage", "initial")]
+    restored = [r.restored_step for r in t.resumed.values() if r.source in FROM_NOBODY]
     if restored and min(restored) < newest.step:
         found = triage.UNREADABLE
         evidence = (

@@ -8,11 +8,14 @@ it can't reach the others may be the first to notice that one of them is gone: f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.state import Job, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import Decision, WorkerCondemned
+from unicorn_mgr.model import AXES
+from unicorn_mgr.planner.problem import Place
 
 
 def replica_size(job: Job) -> int:
@@ -59,3 +62,50 @@ def _to_be_blamed_at(c: Context, lost: Worker) -> float:
 def deadlines(c: Context, job: Job) -> Iterator[float]:
     """When communication errors inside replicas have settled."""
     yield from (_to_be_blamed_at(c, w) for w in job.workers.values() if w.cut_off)
+
+
+def near_memory(job: Job, planned: Mapping[int, Place]) -> dict[int, Place]:
+    """The places of each new replica, in such an order that workers find their own part in their nodes' memory.
+
+    What is left of several broken replicas may hold every part between them: put together, nothing of the
+    state is moved.  Not at the price of taking neighbours apart that the plan has put on one node.
+    """
+    size, seats = replica_size(job), dict(planned)
+    for first in sorted({seat // size * size for seat in planned}) if job.spec.snapshot_budget > 0 else ():
+        mine = range(first, first + size)
+        places = [planned[seat] for seat in mine if seat in planned]
+        present = [job.seats[seat] for seat in mine if seat in job.seats]
+        if len(places) == size:
+            ordered = present if set(present) == set(places) else _matched(job, places)
+            seats |= dict(zip(mine, ordered, strict=True))
+    return seats
+
+
+def _matched(job: Job, places: Sequence[Place]) -> list[Place]:
+    """By position, as many as possible where a worker of that position has been."""
+    size = len(places)
+    been = {(w.node, w.seat % size) for w in job.workers.values()}
+    taken: dict[Place, int] = {}
+
+    def takes(position: int, refused: set[Place]) -> bool:
+        for place in (places[position], *places):
+            if (place[0], position) in been and place not in refused:
+                refused.add(place)
+                if place not in taken or takes(taken[place], refused):
+                    taken[place] = position
+                    return True
+        return False
+
+    for position in range(size):
+        takes(position, set())
+    there = {position: place for place, position in taken.items()}
+    rest = iter([place for place in places if place not in taken])
+    ordered = [there[position] if position in there else next(rest) for position in range(size)]
+    return ordered if _together(job, ordered) >= _together(job, places) else list(places)
+
+
+def _together(job: Job, places: Sequence[Place]) -> int:
+    """Neighbours along the innermost axis that are on one node."""
+    innermost = [size for name in AXES if (size := job.spec.replica.get(name, 1)) > 1][-1:]
+    near = innermost[0] if innermost else 1
+    return sum(a[0] == b[0] for i, (a, b) in enumerate(pairwise(places)) if (i + 1) % near)

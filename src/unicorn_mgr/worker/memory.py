@@ -1,0 +1,306 @@
+"""Snapshots of the state in memory, taken between steps: what a job without any member begins with again.
+
+Every so many steps each worker copies its state into one of two buffers, which the template
+process keeps when the worker dies and hands to the next one in its slot.  The loop waits for
+the copy alone; a thread takes the checksums that make the snapshot whole.  How often is decided
+by what one costs: together they may take a given share of the step time.
+
+The workers of a replica take them after the same steps, and none writes over an older one
+before all have the newer: at any moment there is a committed step of which all have a whole one.
+
+Where they are found: `Files.found` is all memory in which snapshots of this job are kept on this
+node, whoever took them.  A copy of another node's plugs in by being kept there (`_Shelf` of the
+template): a snapshot says itself what it is of, and a copy that is cut short is none.  Each
+worker without state publishes what it can read; `deal` finds the newest committed step of which
+every part is with somebody.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unicorn_mgr.messages import Attached
+from unicorn_mgr.model import Holdings, Lineage, Mark
+from unicorn_mgr.phases import Phase
+from unicorn_mgr.worker.drills import Drills
+from unicorn_mgr.worker.engine import Engine
+from unicorn_mgr.worker.exchange import Broken
+from unicorn_mgr.worker.loop import Origin
+from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.siblings import Siblings
+from unicorn_mgr.worker.snapshot import Buffer, Draft, Snapshot, Torn, find, load
+from unicorn_mgr.worker.state import Packed, Progress, StateError
+from unicorn_mgr.worker.training import Checkpoints
+
+SNAPSHOTS = "UNICORN_SNAPSHOT_FDS"
+
+COPIES = 2
+"""One is written while the other is whole."""
+
+Stored = Callable[[Replica], "tuple[Progress | None, int]"]
+"""Loads the newest stored state, if there is one, and says this job's generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Memory that outlives this process."""
+
+    own: tuple[int, ...] = ()
+    """To write to; there may be what the one before in this slot has left."""
+    found: tuple[int, ...] = ()
+    """To read: all that is kept of this job on this node."""
+
+    @staticmethod
+    def inherited() -> Files:
+        """As the template has left them open."""
+        said = json.loads(os.environ.get(SNAPSHOTS, "{}"))
+        return Files(*(tuple(said.get(kind, ())) for kind in ("own", "found")))
+
+
+class Pace:
+    """After how many steps the next one is due."""
+
+    def __init__(self, budget: float) -> None:
+        self._budget = budget
+        """The share of the step time that they may cost."""
+        self._cost_seconds = 0.0
+
+    def begin(self) -> None:
+        """One is taken: what is paid from here on is for it."""
+        self._cost_seconds = 0.0
+
+    def pay(self, seconds: float) -> None:
+        """So much longer training takes."""
+        self._cost_seconds += seconds
+
+    def interval(self, since: int, step_seconds: float) -> int:
+        """Steps from the newest, which is `since` steps old, to the next."""
+        if self._cost_seconds == 0:
+            return 1
+        allowed = self._budget * step_seconds
+        return max(1, math.ceil(self._cost_seconds / allowed)) if allowed > 0 else since + 1
+
+    def left(self, since: int, step_seconds: float) -> float:
+        """Seconds that may still be spent on one that is `since` steps old, if the next one is to be taken now."""
+        return max(0.0, since * self._budget * step_seconds - self._cost_seconds)
+
+
+class Memory:
+    """One worker's snapshots: those it takes, and those it can read."""
+
+    def __init__(self, welcome: Attached, files: Files, siblings: Siblings, drills: Drills) -> None:
+        place = siblings.place
+        self._of: dict[str, Any] = {"job": welcome.job_id, "position": place.position, "axes": dict(place.axes)}
+        self._bytes_max = welcome.snapshot_bytes
+        self._files = files
+        self._siblings = siblings
+        self._drills = drills
+        self._buffers = [Buffer(file) for file in files.own]
+        """The next one is written to the first."""
+        self._pace = Pace(welcome.snapshot_budget)
+        self._sealing: threading.Thread | None = None
+        self._seal_seconds = 0.0
+        self._taken = self._due = -1
+        self._on, self._begun = True, False
+        self._readable: dict[Mark, list[Snapshot]] = {}
+        self._refused: set[tuple[int, Mark]] = set()
+
+    def set_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
+        """What this job's model is."""
+        self._of["model"] = [fingerprint["parameters"], fingerprint["buffers"]]
+
+    # -- taking them ---------------------------------------------------------------------
+
+    def at_head(self, engine: Engine) -> None:
+        """A step has been applied: copy the state, if it is time to."""
+        step = engine.applied
+        if not self._on or step < 0 or self._taken <= step < self._due:
+            return
+        if step < self._taken:  # the job has gone back
+            self._taken = -1
+        began = time.monotonic()
+        engine.ring.write(Phase.SNAPSHOT)
+        if self._is_due(step, engine.watch.step_seconds):
+            self._take(engine)
+        self._pace.pay(time.monotonic() - began)
+
+    def committed(self, step: int) -> None:
+        """A collective of a step after `step` has completed."""
+        for buffer in self._buffers:
+            if buffer.mark is not None and buffer.mark.step <= step:
+                buffer.commit()
+
+    def _is_due(self, step: int, step_seconds: float) -> bool:
+        """All workers of the replica find the same: the slowest of them decides."""
+        since = step - self._taken
+        sealed = self._sealed(self._pace.left(since, step_seconds))
+        (every,) = self._siblings.largest(self._pace.interval(since, step_seconds) if sealed else since + 1)
+        self._due = self._taken + every
+        return step >= self._due
+
+    def _take(self, engine: Engine) -> None:
+        formation = engine.membership.formation
+        assert formation is not None, "a step without a membership"
+        draft = Draft(Mark(engine.applied, Lineage(engine.generation, formation.epoch)), self._of, engine.packed())
+        if not self._begun:
+            self._begun = True
+            self._keep_inherited()
+        why = self._make_room(draft)
+        (unable,) = self._siblings.largest(bool(why))  # from here on all have sealed the one before
+        if unable:
+            self._turn_off(why or "another worker of this replica has too little memory")
+            return
+        self._taken, self._due = draft.mark.step, draft.mark.step + 1
+        self._pace.begin()
+        buffer = self._buffers[0]
+        buffer.write(draft, lambda: self._drills.reach("memory", draft.mark.step))
+        self._buffers.reverse()
+        self._sealing = threading.Thread(
+            target=self._seal, args=(buffer, _on_host(draft.packed)), name="unicorn-snapshot", daemon=True
+        )
+        self._sealing.start()
+
+    def _seal(self, buffer: Buffer, beside_training: bool) -> None:
+        """In a thread.  Where training has the same processors, it is slower for as long."""
+        began = time.monotonic()
+        buffer.seal()
+        self._seal_seconds = time.monotonic() - began if beside_training else 0.0
+
+    def _sealed(self, seconds_max: float | None = None) -> bool:
+        """Whether the newest one is whole; waits for it for so long."""
+        if self._sealing is not None:
+            self._sealing.join(seconds_max)
+            if self._sealing.is_alive():
+                return False
+            self._sealing = None
+            self._pace.pay(self._seal_seconds)
+        return True
+
+    def _keep_inherited(self) -> None:
+        """Of what the one before has left in this slot, the newest that counts stays until there is a newer one."""
+        found = [(self._read(buffer.file), buffer) for buffer in self._buffers]
+        here = [(snapshot.mark, buffer) for snapshot, buffer in found if snapshot is not None and snapshot.committed]
+        newest = max((mark for mark, _ in here), key=lambda mark: mark.order, default=Mark())
+        # Not every worker of the replica has seen the same step committed when it died.
+        (oldest,) = self._siblings.largest(-newest.step)
+        kept = [b for m, b in here if m.step == -oldest] or [b for m, b in here if m == newest]
+        self._buffers.sort(key=lambda buffer: buffer in kept)
+
+    def _make_room(self, draft: Draft) -> str:
+        """Why there is none; empty if there is."""
+        if not self._buffers:
+            return "the agent's templates are of an older version; end them to have new ones"
+        needed = COPIES * draft.size_bytes
+        if needed > self._bytes_max:
+            return (
+                f"{COPIES} copies of this state need {needed} bytes, and a slot of this node may have "
+                f"{self._bytes_max}; give its agent more by --snapshot-bytes"
+            )
+        try:
+            self._buffers[0].make_room(draft)
+        except OSError as failed:
+            return f"no {draft.size_bytes} bytes: {failed.strerror}"
+        return ""
+
+    def _turn_off(self, why: str) -> None:
+        self._on = False
+        sys.stderr.write(f"unicorn: no snapshots in memory from here on: {why}\n")
+        for buffer in self._buffers:
+            buffer.release()
+
+    # -- reading them --------------------------------------------------------------------
+
+    def offer(self, holdings: Holdings) -> Holdings:
+        """Holdings of a worker without state, with the snapshots that it can read."""
+        self._sealed()
+        committed: dict[Mark, None] = {}
+        self._readable = {}
+        for file in dict.fromkeys((*self._files.own, *self._files.found)):
+            found = self._read(file)
+            if found is not None and found.of == self._of:
+                self._readable.setdefault(found.mark, []).append(found)
+                committed |= {found.mark: None} if found.committed else {}
+        return replace(holdings, snapshots=tuple(self._readable), committed=tuple(committed))
+
+    def has(self, mark: Mark) -> bool:
+        """Whether it has been offered."""
+        return mark in self._readable
+
+    def _read(self, file: int) -> Snapshot | None:
+        """What is in it, if that is of any use."""
+        try:
+            found = find(file)
+        except Torn as why:
+            sys.stderr.write(f"unicorn: a snapshot in memory is not used: {why}\n")
+            return None
+        return found if found is not None and (file, found.mark) not in self._refused else None
+
+    def load(self, replica: Replica, mark: Mark) -> Origin:
+        """Put a snapshot that was offered in place.  Raises `Broken`; then what is in place is torn."""
+        why = "there is none any more"
+        for found in self._readable[mark]:
+            try:
+                progress = replica.state.adopt(load(found, replica.state.homes()))
+            except (Torn, StateError) as damaged:
+                why = str(damaged)
+                sys.stderr.write(f"unicorn: the snapshot of step {mark.step} in memory is not used: {why}\n")
+                self._refused.add((found.file, mark))
+            else:
+                return Origin(progress, progress.generation, "memory")
+        raise Broken(f"the snapshot of step {mark.step} in memory: {why}")
+
+
+class Nearest:
+    """What a job without any state begins with: from memory, or from storage."""
+
+    def __init__(self, memory: Memory | None, stored: Stored, newest: Mark, siblings: Siblings) -> None:
+        self._memory = memory
+        self._stored = stored
+        self._newest = newest
+        """In storage, as far as was known when this process began."""
+        self._siblings = siblings
+
+    def offer(self, holdings: Holdings) -> Holdings:
+        """With what can be read here."""
+        held = replace(holdings, stored=self._newest)
+        return self._memory.offer(held) if self._memory is not None else held
+
+    def restore(self, replica: Replica, mark: Mark | None, from_storage: bool) -> Origin:
+        """The snapshot that was dealt; or what is stored, unless that can't be read and memory has a newer one."""
+        memory = self._memory
+        if mark is not None and memory is not None and not from_storage:
+            return memory.load(replica, mark)
+        progress, generation = self._stored(replica)
+        if mark is not None and (progress is None or progress.applied < mark.step):
+            (lacking,) = self._siblings.largest(memory is None or not memory.has(mark))
+            if memory is not None and not lacking:
+                return memory.load(replica, mark)
+        return Origin(progress, generation)
+
+
+class WithMemory:
+    """Checkpoints, and snapshots in memory beside."""
+
+    def __init__(self, memory: Memory, checkpoints: Checkpoints) -> None:
+        self._memory = memory
+        self._checkpoints = checkpoints
+        self.at_end = checkpoints.at_end
+        self.at_standstill = checkpoints.at_standstill
+        self.rescue = checkpoints.rescue
+
+    def at_head(self, engine: Engine) -> None:
+        """Each as often as it is due."""
+        self._memory.at_head(engine)
+        self._checkpoints.at_head(engine)
+
+
+def _on_host(packed: Packed) -> bool:
+    return all(tensor.device.type == "cpu" for tensor in packed.tensors)
