@@ -13,7 +13,7 @@ from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.rules.replicas import near_memory
 from unicorn_mgr.coordinator.state import Job, Worker
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.model import JobSpec, WorkerName
+from unicorn_mgr.model import JobSpec, Lineage, WorkerName
 
 SPLIT: dict[str, Any] = {"replica": {"shard": 2}, "replica_size": 2}
 
@@ -277,6 +277,29 @@ def test_replacements_of_a_replica_that_fail_on_one_node_take_it_out_of_use(worl
         world.tell(e.WorkerExited(m.Exited(other, -9)))
         world.wait(world.settings.restart_delay_seconds)
     assert [d.node for d in world.decisions(e.NodeIsolated)] == [node]
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_after_the_loop_nobody_waits_for_a_checkpoint_that_can_not_be_complete(world: World, seat: int) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    for name in world.members():
+        world.tell(e.WorkerTold(name, m.LoopEnded(9)))
+    part = m.CheckpointWritten(9, Lineage(0, world.job().epoch), "file:///c", 100, 0.1, 0.5)
+    world.tell(e.WorkerTold(f"gpt/{seat}.0", part))
+    world.take()
+    world.tell(e.WorkerExited(m.Exited(f"gpt/{1 - seat}.0", -11)))
+    (condemned,) = world.decisions(e.WorkerCondemned)
+    assert condemned.worker == f"gpt/{seat}.0"
+    assert condemned.reason == (f"the last checkpoint can't be complete without gpt/{1 - seat}.0: segmentation_fault")
+
+
+def test_after_the_loop_the_others_of_a_replica_go_on_by_themselves(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    for name in world.members():
+        world.tell(e.WorkerTold(name, m.LoopEnded(9)))
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", -11)))
+    world.wait(100.0)
+    assert world.decisions(e.WorkerCondemned) == []
 
 
 def test_half_a_replica_is_no_member_at_the_end_either(world: World) -> None:

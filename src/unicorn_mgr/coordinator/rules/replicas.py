@@ -50,8 +50,21 @@ def broken(c: Context, job: Job) -> Iterator[Decision]:
         return
     for worker in job.alive():
         lost = [w for w in job.lost_beside(worker) if c.now >= _to_be_blamed_at(c, w)]
-        if lost and worker.phase is not WorkerPhase.ENDED:
+        if worker.phase is WorkerPhase.ENDED:
+            yield from _stranded(job, worker)
+        elif lost:
             yield WorkerCondemned(worker.name, f"its replica has lost {lost[0].name}: {lost[0].gone_reason}")
+
+
+def _stranded(job: Job, worker: Worker) -> Iterator[Decision]:
+    """After the loop each goes on for itself, but not one that waits for a checkpoint which can't be complete."""
+    if worker.name not in job.written:
+        return
+    beside = [w for w in job.workers.values() if w.seat in seats_beside(job, worker.seat) and w.start == worker.start]
+    for gone in (w for w in beside if not (w.alive or w.ended_well)):
+        why = f"the last checkpoint can't be complete without {gone.name}: {gone.gone_reason}"
+        yield WorkerCondemned(worker.name, why)
+        return
 
 
 def _to_be_blamed_at(c: Context, lost: Worker) -> float:
