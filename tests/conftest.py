@@ -27,9 +27,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """The end of the same training in a world of one, where nothing can happen."""
 
     @cache
-    def run(*arguments: str) -> dict[str, Any]:
+    def run(*arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
         out = tmp_path_factory.mktemp("undisturbed")
-        command = [sys.executable, str(SCRIPT), "--out", str(out), *arguments]
+        command = [sys.executable, str(script), "--out", str(out), *arguments]
         subprocess.run(command, check=True, env=environment(), capture_output=True)
         found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
         return found

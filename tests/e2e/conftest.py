@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""What tests of several modules share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.harness import Cluster
+from e2e.harness import Cluster, cluster
 from e2e.shell import Shell
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
+    """Two nodes of four slots."""
+    with cluster(tmp_path_factory.mktemp("eight"), templates, nodes=2, slots=4) as found:
+        yield found
 
 
 @pytest.fixture

@@ -28,12 +28,14 @@ from unicorn_mgr.coordinator.store import load_event
 from unicorn_mgr.model import JobSpec
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+SHARDED = SCRIPT.with_name("sharded.py")
 PATIENCE_SECONDS = 60.0
 TOLERANCE = 1e-12
 MICRO_BATCHES = 6
 """What the training script has if it is not told otherwise: three workers are faster than two, four than neither."""
 
 Undisturbed = Callable[..., dict[str, Any]]
+"""Weights at the end of a training script with these arguments, alone."""
 
 _names = itertools.count(1)
 

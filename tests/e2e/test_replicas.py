@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from e2e.harness import Cluster, Job, check_counted_once, check_exact, check_restored, cluster, distance, environment
+from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact, check_restored, distance
 
-SCRIPT = Path(__file__).parent / "scripts" / "sharded.py"
 STEPS = 40
 PLACES = ["compute", "backward", "computed", "first_bucket", "in_reduce", "reduced", "optimizer"]
 
 
 @pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
-    """Two nodes of four slots."""
-    with cluster(tmp_path_factory.mktemp("eight"), templates, nodes=2, slots=4) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same script without an agent."""
-    return trained_alone(tmp_path_factory.mktemp("alone"), "--steps", str(STEPS))
-
-
-def trained_alone(out: Path, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), "--out", str(out), *arguments]
-    subprocess.run(command, check=True, env=environment(), timeout=100)
-    found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
-    return found
+def alone(undisturbed: Undisturbed) -> dict[str, Any]:
+    """The same training without an agent."""
+    return undisturbed("--steps", str(STEPS), script=SHARDED)
 
 
 def submit(
@@ -54,7 +34,7 @@ def submit(
         size=size * replicas,
         size_min=size,
         drills=drills,
-        script=SCRIPT,
+        script=SHARDED,
         replica=replica,
         replica_size=size,
         **spec,
@@ -75,12 +55,12 @@ def test_an_undisturbed_job_of_sharded_replicas(eight: Cluster, alone: dict[str,
     assert eight.incidents(job.name) == []
 
 
-def test_in_float32(eight: Cluster, tmp_path: Path) -> None:
+def test_in_float32(eight: Cluster, undisturbed: Undisturbed) -> None:
     """FSDP2 reduces 32 and 16 bits in another way than 64."""
     arguments = ["--steps", "6", "--dtype", "float32"]
-    job = eight.submit(arguments, size=4, size_min=4, script=SCRIPT, replica={"shard": 2}, replica_size=2)
+    job = eight.submit(arguments, size=4, size_min=4, script=SHARDED, replica={"shard": 2}, replica_size=2)
     assert job.wait().exit_code == 0, eight.logs()
-    reference = trained_alone(tmp_path, *arguments)
+    reference = undisturbed(*arguments, script=SHARDED)
     assert all(distance(ended, reference) < 1e-4 for ended in job.weights().values())
 
 

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from e2e.harness import Cluster, Job, check_counted_once, check_exact, cluster, environment
-from e2e.test_replicas import SCRIPT
+from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact
 
 SHARD = {"shard": 2}
 STEPS = 24
 
 
 @pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
-    """Two nodes of four slots."""
-    with cluster(tmp_path_factory.mktemp("stored"), templates, nodes=2, slots=4) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def alone(undisturbed: Undisturbed) -> dict[str, Any]:
     """The same training without an agent."""
-    out = tmp_path_factory.mktemp("alone")
-    command = [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(STEPS)]
-    subprocess.run(command, check=True, env=environment(), timeout=100)
-    found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
-    return found
+    return undisturbed("--steps", str(STEPS), script=SHARDED)
 
 
 @pytest.fixture
@@ -55,7 +39,7 @@ def submit(
     return cluster.submit(
         ["--steps", str(steps), "--axes", ",".join(replica), *more],
         size=size * replicas,
-        script=SCRIPT,
+        script=SHARDED,
         replica=replica,
         replica_size=size,
         checkpoint_url=str(store),

@@ -29,7 +29,7 @@ class Inside:
         self.place: Place = place_of(axes, position)
         self._axes = dict(axes)
         self._membership = membership
-        self._meshes: dict[str, DeviceMesh] = {}
+        self._whole: DeviceMesh | None = None
         if not dist.is_initialized():
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         if dist.get_world_size() != self.place.size:
@@ -45,12 +45,11 @@ class Inside:
         for name in names:
             if name not in self._axes:
                 raise SettingError(f"replica_mesh: {name}: a replica of this job has {', '.join(self._axes)}")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device not in self._meshes:
-            shape, all_names = tuple(self._axes.values()), tuple(self._axes)
-            self._meshes[device] = init_device_mesh(device, shape, mesh_dim_names=all_names)
-        whole = self._meshes[device]
-        return whole if tuple(names) == tuple(self._axes) or not names else whole[tuple(names)]
+        axes = tuple(self._axes)
+        if self._whole is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            self._whole = init_device_mesh(device, tuple(self._axes.values()), mesh_dim_names=axes)
+        return self._whole if tuple(names) in ((), axes) else self._whole[tuple(names)]
 
     def largest(self, *values: int) -> tuple[int, ...]:
         """Of each value the largest that any worker has."""
