@@ -335,7 +335,7 @@ def test_an_operation_may_take_longer_than_connecting(short_connect: None, pair:
     """Its peer may be frozen, or wait for a coordinator: only a newer epoch ends it."""
     tensors = [torch.ones(3), torch.ones(3)]
     first = pair.groups[0].all_reduce(tensors[0])
-    time.sleep(1.5)  # longer than gloo's limit for connecting
+    time.sleep(1.5)  # the limit for connecting passes, which nothing tells of
     assert not first.done, first.error
     second = pair.groups[1].all_reduce(tensors[1])
     pair.wait(lambda: first.done and second.done)
