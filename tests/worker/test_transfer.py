@@ -233,6 +233,7 @@ GARBAGE = [
     b"\xff" * 10 + b"\n",
     b"x" * 10_000,
     b"[]\n",
+    b"[" * 4000 + b"\n",
     b"3\n",
     b"{}\n",
     json.dumps({"epoch": 5, "secret": "secret", "key": "x"}).encode() + b"\n",

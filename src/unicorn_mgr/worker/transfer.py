@@ -21,7 +21,6 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -121,14 +120,14 @@ class Donor:
             threading.Thread(target=self._serve, args=(line,), name="unicorn-donor", daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
-        with line, contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        with line, contextlib.suppress(OSError):  # the taker is gone, or its epoch is over: it sees that itself
             line.settimeout(CONNECT_SECONDS)
-            asked = json.loads(_read_line(line))
-            if asked.get("probe"):
+            asked = _read_request(line)
+            if asked is None:
                 line.sendall(_LAST_WORD)
                 return
             line.settimeout(None)
-            stall, offer = self._await_offer(line, asked)
+            stall, offer = self._await_offer(line, *asked)
             if stall is None or offer is None:
                 return
             self._send(line, offer)
@@ -165,12 +164,13 @@ class Donor:
             raise OSError("the last word was cut short")
         return True
 
-    def _await_offer(self, line: socket.socket, asked: dict[str, Any]) -> tuple[_Stall | None, Offer | None]:
+    def _await_offer(
+        self, line: socket.socket, epoch: Epoch, secret: str, key: Key
+    ) -> tuple[_Stall | None, Offer | None]:
         """The offer the taker asks for, once it is there; None if its epoch is not the present one."""
-        epoch, key = Epoch(*asked["epoch"]), asked["key"]
         with self._changed:
             stall = self._stall
-            if stall is None or stall.epoch != epoch or not hmac.compare_digest(stall.secret, asked["secret"]):
+            if stall is None or stall.epoch != epoch or not _same(stall.secret, secret):
                 return None, None
             stall.lines.append(line)
             self._changed.wait_for(lambda: self._stall is not stall or key in stall.offers)
@@ -279,6 +279,20 @@ def _read_exactly(line: socket.socket, count: int) -> bytes:
     data = bytearray(count)
     _fill(line, memoryview(data))
     return bytes(data)
+
+
+def _read_request(line: socket.socket) -> tuple[Epoch, str, Key] | None:
+    """What a taker wants; None: only to know if somebody is here.  Raises OSError, also for garbage."""
+    said = _read_line(line)
+    try:
+        asked = json.loads(said)
+        return None if asked.get("probe") else (Epoch(*asked["epoch"]), str(asked["secret"]), str(asked["key"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as garbage:
+        raise OSError("not a request") from garbage
+
+
+def _same(mine: str, theirs: str) -> bool:
+    return hmac.compare_digest(mine.encode(), theirs.encode("utf-8", "replace"))
 
 
 def _read_line(line: socket.socket) -> bytes:
