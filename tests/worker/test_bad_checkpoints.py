@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemWriter  # type: ignore[attr-defined]
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 from worker.checkpoints import FLAKY, MARKS, MODEL, Bench, weight
 from worker.flaky import FlakyFileSystem

@@ -98,7 +98,7 @@ class TemplatePool:
         """Workers of this node that templates already running still have."""
         lines: list[_Line] = []
         for path in sorted(self._folder.glob("*.sock")):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it has died, and what it had with it
                 lines.append(await self._connect(path))
         return [found for line in lines for found in line.adopted.values()]
 

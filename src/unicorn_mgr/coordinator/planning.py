@@ -168,7 +168,10 @@ class Planner:
         while present() is base:
             try:
                 answered = await self._foresight.ask(question)
-            except SolverGone:
+            except SolverGone as gone:
+                log.warning(
+                    "nothing is foreseen", error=str(gone), consequence="until it is, plans take a solver's time"
+                )
                 await asyncio.sleep(FORESEE_AGAIN_SECONDS)
                 return
             if answered.foreseen is None:
@@ -180,7 +183,7 @@ class Planner:
 
     async def start(self) -> None:
         """Have the solver ready before it is needed."""
-        with contextlib.suppress(SolverGone):
+        with contextlib.suppress(SolverGone):  # whoever asks is told
             await self._solver.ask(Question(self._limit, Problem((), ())))
 
     async def stop(self) -> None:

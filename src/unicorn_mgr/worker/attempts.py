@@ -14,7 +14,7 @@ from tenacity import (
     wait_exponential,
 )
 from tenacity.stop import stop_base
-from torch.distributed.checkpoint import CheckpointException  # type: ignore[attr-defined]
+from torch.distributed.checkpoint.api import CheckpointException
 
 from unicorn_mgr.worker.storage import StorageError
 

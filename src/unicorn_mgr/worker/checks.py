@@ -101,7 +101,7 @@ def check_backward(
             raise LoopError(f"{name}: it has shape {tuple(value.shape)}; step.backward wants one number")
     if not loss.requires_grad:
         raise LoopError("loss: it does not depend on any parameter that requires a gradient")
-    weighs = float(weight)  # type: ignore[arg-type]
+    weighs = float(weight)  # type: ignore[arg-type]  # anything that is a number
     if not (math.isfinite(weighs) and weighs >= 0):
         raise LoopError(f"weight: {weighs}: want a finite number, not below 0")
     return loss, weighs

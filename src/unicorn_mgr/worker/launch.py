@@ -126,6 +126,7 @@ def _show_whose(environment: dict[str, str]) -> None:
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(stat[_ENV_START]), int(stat[_ENV_START + 1])
     if len(marks) <= end - begin:
+        # Where that is forbidden an agent that looks for forgotten workers overlooks this one.
         with contextlib.suppress(OSError), Path("/proc/self/mem").open("r+b", buffering=0) as memory:
             memory.seek(begin)
             memory.write(marks.ljust(end - begin, b"\0"))
@@ -328,10 +329,11 @@ def _prepare_script(main: types.ModuleType, target: str) -> types.CodeType:
 
 def _prepare_module(main: types.ModuleType, name: str) -> types.CodeType:
     """As -m does it; nobody but the interpreter's own runpy knows all the ways a module can be there."""
-    details = runpy._get_main_module_details if name == "__main__" else runpy._get_module_details  # type: ignore[attr-defined]
+    inside: Any = runpy
+    details = inside._get_main_module_details if name == "__main__" else inside._get_module_details
     try:
-        _, spec, code = details() if name == "__main__" else details(name, runpy._Error)  # type: ignore[attr-defined]
-    except runpy._Error as wrong:  # type: ignore[attr-defined]
+        _, spec, code = details() if name == "__main__" else details(name, inside._Error)
+    except inside._Error as wrong:
         raise SystemExit(f"{sys.executable}: {wrong}") from None
     main.__file__, main.__spec__, main.__package__, main.__loader__ = spec.origin, spec, spec.parent, spec.loader
     vars(main)["__cached__"] = spec.cached

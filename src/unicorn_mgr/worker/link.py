@@ -138,7 +138,7 @@ class Link:
                 while (frame := _read_frame(line)) is not None:
                     self._hear(_decode(frame).body)
             except (OSError, WireError):
-                pass
+                pass  # what was lost is said again on a new line
             time.sleep(RECONNECT_SECONDS)
 
     def _connect(self) -> socket.socket:

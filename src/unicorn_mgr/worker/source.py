@@ -160,7 +160,7 @@ class _Ahead:
         self._plan = _Plan()
         each = max(1, -(-prefetch // workers))
         loaders: DataLoader[Any] = DataLoader(
-            loader,  # type: ignore[arg-type]
+            loader,  # type: ignore[arg-type]  # as good as a Dataset, which has no more than its methods
             batch_size=None,
             sampler=self._plan.pull(),
             num_workers=workers,

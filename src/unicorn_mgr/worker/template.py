@@ -167,7 +167,7 @@ class Template:
         agent.close()
 
     def _say(self, agent: socket.socket, said: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the agent has died: the next one asks
             socket.send_fds(agent, [json.dumps(said).encode()], list(fds))
 
     # -- workers -------------------------------------------------------------------------

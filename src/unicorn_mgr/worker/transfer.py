@@ -263,7 +263,7 @@ def answers_probe(address: tuple[str, int], timeout_seconds: float) -> bool:
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous host tensor, not copied."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # an array is a buffer
 
 
 def _fill(line: socket.socket, view: memoryview) -> None:

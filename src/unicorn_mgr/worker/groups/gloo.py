@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]  # of torch's C++ half
 
 from unicorn_mgr.worker.groups import Operation, Wake, sockets
 
@@ -223,7 +223,7 @@ class Builder:
         self._wake()
 
     def _construct(self) -> GlooGroup:
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # of torch's C++ half
         options._timeout = timedelta(seconds=CONNECT_SECONDS_MAX)
         options._devices = [ProcessGroupGloo.create_device(hostname=self._host)]
         options._threads = 2

@@ -79,7 +79,7 @@ def cut(mine: Address, peers: frozenset[Address]) -> int:
     """
     count = 0
     for _, found in _tcp_sockets():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # somebody else has just closed it
             if _listens(found):
                 continue
             local, remote = _ends(found)
@@ -105,7 +105,7 @@ def close_in_child(mine: Address, peers: frozenset[Address]) -> None:
 
 def _each_of_group(mine: Address, peers: frozenset[Address], act: Callable[[int], None]) -> None:
     for number, found in _tcp_sockets():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # somebody else has just closed it
             local, remote = _ends(found)
             if local == mine or (remote is not None and remote in peers):
                 act(number)
