@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,11 +20,11 @@ from unicorn_mgr.planner.problem import Costs, Demand, Node, Place, Problem
 DAY = 86_400.0
 
 
-def nodes(count: int, slots: int = 8, **kind: object) -> tuple[Node, ...]:
-    return tuple(Node(f"n{i}", tuple(range(slots)), **kind) for i in range(count))  # type: ignore[arg-type]
+def nodes(count: int, slots: int = 8, **kind: Any) -> tuple[Node, ...]:
+    return tuple(Node(f"n{i}", tuple(range(slots)), **kind) for i in range(count))
 
 
-def demand(job: str, size_min: int, size_max: int, *seats: Place, batches: int = 840, **wish: object) -> Demand:
+def demand(job: str, size_min: int, size_max: int, *seats: Place, batches: int = 840, **wish: Any) -> Demand:
     """A job of so many micro-batches a step; its members are on `seats`."""
     rates = {size: 1e12 * batches / -(-batches // size) for size in range(1, size_max + 1)}
     stairs = tuple((size, rate) for size, rate in rates.items() if rate > rates.get(size - 1, 0.0))
@@ -31,7 +32,7 @@ def demand(job: str, size_min: int, size_max: int, *seats: Place, batches: int =
         job,
         size_min,
         size_max,
-        **{  # type: ignore[arg-type]
+        **{
             "throughput": {"cpu": stairs},
             "seats": dict(enumerate(seats)),
             "members": len(seats),
@@ -44,7 +45,7 @@ def on(node: str, slots: int) -> tuple[Place, ...]:
     return tuple((node, s) for s in range(slots))
 
 
-def sizes(problem: Problem) -> dict[str, int]:
+def sizes(problem: Problem) -> dict[str, Any]:
     made = plan(problem, 10.0)
     check(problem, made)
     assert made.proven

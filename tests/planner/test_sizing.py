@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -169,9 +170,9 @@ def test_more_slots_are_never_worth_less(knapsack: Knapsack, more: int) -> None:
 
 @given(knapsacks(), st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
-def test_the_order_of_jobs_does_not_matter(knapsack: Knapsack, random: object) -> None:
+def test_the_order_of_jobs_does_not_matter(knapsack: Knapsack, random: Random) -> None:
     jobs = list(knapsack.jobs)
-    random.shuffle(jobs)  # type: ignore[attr-defined]
+    random.shuffle(jobs)
     assert solved(replace(knapsack, jobs=tuple(jobs))).value == pytest.approx(solved(knapsack).value, abs=CLOSE)
 
 

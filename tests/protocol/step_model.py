@@ -22,7 +22,7 @@ import enum
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unicorn_mgr.model import INITIAL, NO_STATE, Holdings
 from unicorn_mgr.transition.deal import Deal, LateBuckets, LateState, deal
@@ -120,7 +120,7 @@ class Stuck(Exception):
     """A state was reached from which the end can't be reached."""
 
 
-def _put(row: tuple, index: int, value: object) -> tuple:  # type: ignore[type-arg]
+def _put(row: tuple[Any, ...], index: int, value: object) -> tuple[Any, ...]:
     return (*row[:index], value, *row[index + 1 :])
 
 

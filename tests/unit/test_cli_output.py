@@ -109,7 +109,7 @@ def coordinator() -> Coordinator:
 
 @pytest.fixture
 def progress(coordinator: Coordinator) -> Progress:
-    return Progress(coordinator)  # type: ignore[arg-type]
+    return Progress(coordinator)  # type: ignore[arg-type]  # as much of a client as it asks
 
 
 @pytest.fixture

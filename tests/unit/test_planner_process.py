@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ from unicorn_mgr.planner.table import Table, without_slots
 NODES = tuple(Node(f"n{i}", (0,)) for i in range(6))
 
 
-def demand(job: str, weight: float, **what: object) -> Demand:
+def demand(job: str, weight: float, **what: Any) -> Demand:
     stairs = {"cpu": tuple((k, float(k)) for k in range(1, 7))}
-    return Demand(job, 1, 6, weight, stairs, **what)  # type: ignore[arg-type]
+    return Demand(job, 1, 6, weight, stairs, **what)
 
 
 PROBLEM = Problem(NODES, (demand("light", 1.0), demand("heavy", 2.0)))
@@ -44,7 +45,7 @@ def run(test: Callable[[Planner], Awaitable[None]], limit: float = 5.0) -> None:
     asyncio.run(tested())
 
 
-def sizes(plan: Plan) -> dict[str, int]:
+def sizes(plan: Plan) -> dict[str, Any]:
     return {job: len(seats) for job, seats in plan.seats.items()}
 
 

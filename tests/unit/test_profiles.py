@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given as each
@@ -189,9 +190,9 @@ def test_what_is_listed_is_what_is_contained(replica: int, minimum: int, slots: 
         ({"listed": ()}, "sizes: the list is empty"),
     ],
 )
-def test_limits_that_leave_no_size_are_refused(limits: dict[str, int], said: str) -> None:
+def test_limits_that_leave_no_size_are_refused(limits: dict[str, Any], said: str) -> None:
     with pytest.raises(ProfileError, match=said):
-        Sizes(**limits)  # type: ignore[arg-type]
+        Sizes(**limits)
 
 
 # -- memory ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from unicorn_mgr.planner.simple import FirstComeFirstServed
 LIMITS = Limits()
 
 
-def at(seat: int, phase: Phase, step: int = 5, sequence: int = 0, quiet: float = 12.0, **more: object) -> Sample:
+def at(seat: int, phase: Phase, step: int = 5, sequence: int = 0, quiet: float = 12.0, **more: Any) -> Sample:
     known = Sample(
         worker=f"gpt/{seat}.0",
         phase=int(phase),
@@ -33,7 +34,7 @@ def at(seat: int, phase: Phase, step: int = 5, sequence: int = 0, quiet: float =
         epoch=1,
         counter=100 + seat,
     )
-    return replace(known, **more)  # type: ignore[arg-type]
+    return replace(known, **more)
 
 
 def verdict(*samples: Sample) -> tuple[str, str]:
@@ -110,7 +111,7 @@ def test_a_job_may_have_its_own_limits() -> None:
 # -- who can't be reached -------------------------------------------------------------------
 
 
-def context(nodes: int, weights: dict[str, float] | None = None) -> tuple[Context, Job]:
+def context(nodes: int, weights: dict[str, Any] | None = None) -> tuple[Context, Job]:
     """A job with one worker on each node; a second job of some weight on nodes that are named."""
     state = ClusterState(nodes={f"n{i}": Node(f"n{i}") for i in range(nodes)})
     job = state.jobs["gpt"] = Job("gpt", JobSpec(name="gpt"), 0.0)

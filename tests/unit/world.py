@@ -7,7 +7,7 @@ and loaded: both must be the state that was lived.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -39,8 +39,8 @@ class World:
     planned = False
     """A planner is asked; otherwise the simple policy says at once who gets what."""
 
-    def __init__(self, nodes: int = 3, slots: int = 1, **settings: float) -> None:
-        self.settings = Settings(**settings)  # type: ignore[arg-type]
+    def __init__(self, nodes: int = 3, slots: int = 1, **settings: Any) -> None:
+        self.settings = Settings(**settings)
         self.core = new_core(self.settings, planned=self.planned)
         self.now = 100.0
         self.journal: list[tuple[float, e.Event]] = []
@@ -145,8 +145,8 @@ class World:
         agent = incarnation or f"agent of {node}"
         return self.tell(e.NodeAttached(node, agent, places, "10.0.0.1", workers, told, drills=True, domain=domain))
 
-    def submit(self, name: str = "gpt", size_min: int = 1, size_max: int = 3, **spec: object) -> list[e.Event]:
-        asked = JobSpec(name, ("python", "train.py"), directory="/w", size_min=size_min, size_max=size_max, **spec)  # type: ignore[arg-type]
+    def submit(self, name: str = "gpt", size_min: int = 1, size_max: int = 3, **spec: Any) -> list[e.Event]:
+        asked = JobSpec(name, ("python", "train.py"), directory="/w", size_min=size_min, size_max=size_max, **spec)
         return self.tell(e.JobSubmitted(self.request(), name, asked))
 
     def begin(self, worker: str, fingerprint: dict[str, str] = FINGERPRINT) -> list[e.Event]:
@@ -162,15 +162,15 @@ class World:
         ordered = [w.name for w in self.job(job).alive() if w.phase.value == "ordered"]
         return [d for name in ordered for d in self.begin(name)]
 
-    def resume(self, job: str = "gpt", step: int = 0, **told: object) -> list[e.Event]:
+    def resume(self, job: str = "gpt", step: int = 0, **told: Any) -> list[e.Event]:
         """The newest epoch's members form their group and finish a step in it."""
         epoch = self.job(job).epoch
         decided = self.tell(e.GroupFormed(job, epoch))
         for name in self.members(job):
-            decided += self.tell(e.WorkerTold(name, m.Resumed(epoch, step, **told)))  # type: ignore[arg-type]
+            decided += self.tell(e.WorkerTold(name, m.Resumed(epoch, step, **told)))
         return decided
 
-    def train(self, job: str = "gpt", size: int = 3, size_min: int = 1, **spec: object) -> None:
+    def train(self, job: str = "gpt", size: int = 3, size_min: int = 1, **spec: Any) -> None:
         """Submit a job and bring it to full speed."""
         self.submit(job, size_min, size, **spec)
         self.begin_all(job)
@@ -179,9 +179,9 @@ class World:
         assert not self.job(job).transition
         self.take()
 
-    def die(self, worker: str, code: int = -9, raised: m.Raised | None = None, **last: object) -> list[e.Event]:
+    def die(self, worker: str, code: int = -9, raised: m.Raised | None = None, **last: Any) -> list[e.Event]:
         """A process ends when it should not."""
-        sample = m.Sample(worker, **last) if last else None  # type: ignore[arg-type]
+        sample = m.Sample(worker, **last) if last else None
         decided = self.tell(e.WorkerDying(worker, "mutex", sample)) if raised is None else []
         return decided + self.tell(e.WorkerExited(m.Exited(worker, code, raised, last=sample)))
 

@@ -9,7 +9,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 
-class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc]
+class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
     """In memory, and each call may fail: `failures[name]` is what the next calls of `name` raise."""
 
     protocol = "flaky"

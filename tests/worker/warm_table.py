@@ -9,6 +9,7 @@ import textwrap
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from worker.warm import python
 
@@ -27,15 +28,15 @@ class Row:
     """What must be in the output: a row that proves nothing by being silent names it."""
 
 
-def script(body: str, *arguments: str, flags: tuple[str, ...] = (), **row: object) -> Row:
+def script(body: str, *arguments: str, flags: tuple[str, ...] = (), **row: Any) -> Row:
     """A file that is run with arguments."""
-    files = {"train.py": textwrap.dedent(body), **dict(row.pop("files", {}))}  # type: ignore[call-overload]
-    return Row(python(*flags, "train.py", *arguments), files, **row)  # type: ignore[arg-type]
+    files = {"train.py": textwrap.dedent(body), **dict(row.pop("files", {}))}
+    return Row(python(*flags, "train.py", *arguments), files, **row)
 
 
-def code(body: str, *arguments: str, flags: tuple[str, ...] = (), **row: object) -> Row:
+def code(body: str, *arguments: str, flags: tuple[str, ...] = (), **row: Any) -> Row:
     """The same by -c."""
-    return Row(python(*flags, "-c", textwrap.dedent(body), *arguments), **row)  # type: ignore[arg-type]
+    return Row(python(*flags, "-c", textwrap.dedent(body), *arguments), **row)
 
 
 def last_line(output: str) -> str:
