@@ -453,7 +453,6 @@ class ClusterState:
     term: int = 0
     term_wall: float = 0.0
     term_at: float = 0.0
-    epochs_granted: int = 0
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     incidents: dict[str, Incident] = field(default_factory=dict)

@@ -143,8 +143,9 @@ def _why(job: Job) -> str:
     """Why it has what it has."""
     if job.suspension is not None:
         return f"gives its slots up as soon as its state is stored: {job.suspension.reason}"
-    waits = job.phase is JobPhase.WAITING and job.life > 0 and job.checkpoint is not None
-    stored = f"its state after step {job.checkpoint.step} is stored" if waits and job.checkpoint is not None else ""
+    stored = ""
+    if job.phase is JobPhase.WAITING and job.life > 0 and job.checkpoint is not None:
+        stored = f"its state after step {job.checkpoint.step} is stored"
     return "; ".join(filter(None, (job.seats_reason, stored, job.due_prospect)))
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from unicorn_mgr.planner.knapsack import Choice, Choices, Knapsack, undominated
+from unicorn_mgr.planner.knapsack import Choice, Choices, Knapsack, take, undominated
 from unicorn_mgr.planner.problem import Demand, Node, Problem, Staircase, domain_of
 from unicorn_mgr.planner.reasons import SILENT, needing, waits
 
@@ -191,17 +191,16 @@ class Holding:
         devices = sorted({n.device for n, _ in mine})
         grade = Grade(devices[0], min(n.speed for n, _ in mine)) if len(devices) == 1 else None
         rate = _at(demand.stairs(grade.device), demand.size) * grade.speed if grade else 0.0
-        pieces: Counter[str] = Counter()
-        for node, seats in mine:
-            pieces[node.name if demand.within == "node" else domain_of(node)] += seats
         kept = sum(held.values())
+        pieces: Counter[str] = Counter()
         kinds: Counter[tuple[str, float]] = Counter()
         for node, seats in mine:
+            pieces[demand.cell(node)] += seats
             kinds[node.device, node.speed] += seats
-        kept_of = tuple((Grade(*kind), seats) for kind, seats in sorted(kinds.items()))
         whole = all(n % demand.replica == 0 for n in pieces.values())
         untouched = whole and kept == demand.size > 0 and not demand.hit
-        return cls(demand.size, kept, kept_of, grade, rate, untouched)
+        by_grade = tuple((Grade(*kind), seats) for kind, seats in sorted(kinds.items()))
+        return cls(demand.size, kept, by_grade, grade, rate, untouched)
 
     def served_by(self, grade: Grade) -> int:
         """Seats that may stay where they are at that grade."""
@@ -264,8 +263,8 @@ def _admitted(
                 _admit(i, _least(every[i], left), left, admitted)
         for i, demand in equals:
             before = admitted.pop(i, None)
-            for row in before.rows if before is not None else ():
-                left[row] += before.size if before is not None else 0
+            if before is not None:
+                take(left, before, -1)
             whole = _least([c for c in every[i] if c.size >= demand.size_min], left)
             if not _admit(i, whole or before, left, admitted):
                 refused[demand.job] = _why_refused(problem, demand, every[i], capacities, left, admitted)
@@ -276,8 +275,7 @@ def _admit(job: int, choice: Choice | None, left: list[int], admitted: dict[int,
     if choice is None:
         return False
     admitted[job] = choice
-    for row in choice.rows:
-        left[row] -= choice.size
+    take(left, choice)
     return True
 
 

@@ -102,7 +102,7 @@ def _one_job(
     for name, x in mine.items():
         domain = domain_of(nodes[name])
         domains.setdefault(domain, []).append(x)
-        pieces.setdefault(name if wish.demand.within == "node" else domain, []).append(x)
+        pieces.setdefault(wish.demand.cell(nodes[name]), []).append(x)
         cost.append((x, wish.cost(nodes[name], there)))
         if own.get(name):
             stays = programme.add_variable(f"stays{index}_{x.name}", 0, own[name])

@@ -70,10 +70,6 @@ class Wish:
         pieces = served if self.demand.within == "node" else [sum(served)]
         return sum(slots // self.demand.replica * self.demand.replica for slots in pieces)
 
-    def cell(self, node: Node) -> str:
-        """Within what a replica of it must be whole."""
-        return node.name if self.demand.within == "node" else domain_of(node)
-
     def cost(self, node: Node, domains: Set[str]) -> int:
         """Of a new replica there, if the job is in these domains."""
         if node.name in self.demand.warm:
@@ -88,7 +84,7 @@ def own_replicas(wish: Wish, nodes: Mapping[str, Node]) -> dict[str, list[list[i
     for seat, (name, slot) in sorted(wish.demand.seats.items()):
         node = nodes.get(name)
         if node is not None and slot in node.slots and wish.served_by(node):
-            replicas.setdefault(seat // size, []).append((seat, wish.cell(node)))
+            replicas.setdefault(seat // size, []).append((seat, wish.demand.cell(node)))
     found: dict[str, list[list[int]]] = {}
     for members in replicas.values():
         cell = members[0][1]
@@ -167,7 +163,7 @@ class Room:
         has = Counter(name for name, _ in seats.values())
         cells: dict[str, list[str]] = {}
         for name in slots:
-            cells.setdefault(wish.cell(self.nodes[name]), []).append(name)
+            cells.setdefault(wish.demand.cell(self.nodes[name]), []).append(name)
         for name in chain.from_iterable(cells.values()):
             for number in islice(numbers, slots[name] - has[name]):
                 seats[number] = (name, self.free[name].pop(0))
@@ -225,7 +221,7 @@ def _grown(room: Room, wish: Wish, seats: Seats, job: int) -> dict[str, int]:
     free = room.offers(wish, wish.size - len(seats))
     cells: dict[str, list[Node]] = {}
     for name in free:
-        cells.setdefault(wish.cell(room.nodes[name]), []).append(room.nodes[name])
+        cells.setdefault(wish.demand.cell(room.nodes[name]), []).append(room.nodes[name])
     domains = {domain_of(room.nodes[name]) for name in slots}
 
     def ranked() -> list[tuple[int, bool, int, str]]:

@@ -107,6 +107,10 @@ class Demand:
         """Seats that it has."""
         return len(self.seats)
 
+    def cell(self, node: Node) -> str:
+        """Within what a replica of it must be whole."""
+        return node.name if self.within == "node" else domain_of(node)
+
     def stairs(self, device: str) -> Staircase:
         """What it does there at each size, also below its minimum, if it may be brought to that: in proportion."""
         told = self.throughput.get(device, ())

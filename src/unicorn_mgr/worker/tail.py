@@ -38,7 +38,6 @@ class Tail:
 
     def __init__(self, metrics: Sequence[str], parameters: int, seats: int, device: torch.device) -> None:
         self.names = tuple(metrics)
-        self._parameters = parameters
         self._seats = seats
         self._used_at = _METRICS + len(self.names)
         self._checks_at = self._used_at + parameters
