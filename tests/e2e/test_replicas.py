@@ -74,6 +74,7 @@ def heals(eight: Cluster, alone: dict[str, Any], replica: dict[str, int], drill:
     finish(job, alone, 2 * math.prod(replica.values()))
     (incident,) = eight.incidents(job.name)
     assert (incident.steps_lost, incident.state) == (0, "closed")
+    assert incident.worker == f"{job.name}/{drill.partition(':')[0]}", "not whoever of its replica has felt it"
 
 
 @pytest.mark.parametrize("place", ["compute", "backward", "in_reduce"])
