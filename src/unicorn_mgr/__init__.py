@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unicorn_mgr.worker.attach import Job, attach
+    from unicorn_mgr.worker.pipeline import Share
     from unicorn_mgr.worker.source import Source
     from unicorn_mgr.worker.training import Step, Training
 
 __version__ = "0.1.0"
-__all__ = ["Job", "Source", "Step", "Training", "__version__", "attach"]
+__all__ = ["Job", "Share", "Source", "Step", "Training", "__version__", "attach"]
 
 _HOMES = {
     "Job": "unicorn_mgr.worker.attach",
+    "Share": "unicorn_mgr.worker.pipeline",
     "Source": "unicorn_mgr.worker.source",
     "Step": "unicorn_mgr.worker.training",
     "Training": "unicorn_mgr.worker.training",

@@ -187,11 +187,14 @@ class JobDrill:
     drill: Drill = field(default_factory=Drill)
 
 
-AXES = ("shard", "tensor")
+AXES = ("shard", "tensor", "pipeline")
 """Along which a copy of the model may be split over workers; neighbours along the last are closest."""
 
 DATA_AXES = ("shard",)
 """Of these, along which workers compute different micro-batches."""
+
+STAGE_AXIS = "pipeline"
+"""Along this one they hold different parameters, and compute each micro-batch one after the other."""
 
 
 @dataclass(frozen=True, slots=True)

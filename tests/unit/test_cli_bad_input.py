@@ -58,11 +58,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "min above max": ((*RUN, "--min", "4", "--max", "2", *SCRIPT), "max: 2: want at least min, which is 4"),
     "an axis that is none": (
         (*RUN, "--replica", "width=2", *SCRIPT),
-        "--replica: width=2: want axes among shard, tensor and workers, e.g. shard=2,tensor=2",
+        "--replica: width=2: want axes among shard, tensor, pipeline and workers, e.g. shard=2,tensor=2",
     ),
     "an axis without a size": (
         (*RUN, "--replica", "shard", *SCRIPT),
-        "--replica: shard: want axes among shard, tensor and workers, e.g. shard=2,tensor=2",
+        "--replica: shard: want axes among shard, tensor, pipeline and workers, e.g. shard=2,tensor=2",
     ),
     "half a replica": (
         (*RUN, "--min", "1", "--max", "2", "--replica", "shard=2", *SCRIPT),

@@ -91,7 +91,10 @@ def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
         ("name: gpt\ncommand: [x]\nweight: -1\n", "weight: -1: input should be greater than 0"),
         ("name: gpt\ncommand: [x]\nweight: .nan\n", "weight: nan: input should be a finite number"),
         ("name: gpt\ncommand: [x]\nmin: 0\n", "min: 0: input should be greater than or equal to 1"),
-        ("name: gpt\ncommand: [x]\nreplica: {width: 2}\n", "replica.width: 'width': input should be 'shard' or"),
+        (
+            "name: gpt\ncommand: [x]\nreplica: {width: 2}\n",
+            "replica.width: 'width': input should be 'shard', 'tensor' or 'pipeline'",
+        ),
         (
             "name: gpt\ncommand: python train.py\n",
             "command: 'python train.py': want a list, a word an item, e.g. [python, train.py] ({path})",

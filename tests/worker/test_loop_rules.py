@@ -323,8 +323,8 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         unaddressable,
         "micro_batches: a list can't be asked for a micro-batch by its number; use unicorn.Source(",
     ),
-    "loss of several": (with_backward(loss=torch.ones(2)), "loss: it has shape (2,); step.backward wants one number"),
-    "loss of no tensor": (with_backward(loss=0.5), "loss: a float; step.backward wants a tensor with one number"),
+    "loss of several": (with_backward(loss=torch.ones(2)), "loss: it has shape (2,); want one number"),
+    "loss of no tensor": (with_backward(loss=0.5), "loss: a float; want a tensor with one number"),
     "loss without a gradient": (
         with_backward(loss=torch.ones(())),
         "loss: it does not depend on any parameter that requires a gradient",
@@ -333,10 +333,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         in_micro_batch(lambda bench, step: step.backward(bench.loss())),
         "metrics: step.backward got [], job.train(metrics=...) said ['told']",
     ),
-    "metric of several": (with_backward(told=torch.ones(2)), "told: it has shape (2,); step.backward wants one number"),
+    "metric of several": (with_backward(told=torch.ones(2)), "told: it has shape (2,); want one number"),
     "weight of several": (
         with_backward(weight=torch.ones(2)),
-        "weight: it has shape (2,); step.backward wants one number",
+        "weight: it has shape (2,); want one number",
     ),
     "weight below zero": (with_backward(weight=-1), "weight: -1.0: want a finite number, not below 0"),
     "weight not a number": (with_backward(weight=math.nan), "weight: nan: want a finite number, not below 0"),

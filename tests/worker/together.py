@@ -54,5 +54,5 @@ class Sibling:
         self._meeting.all_here.wait(PATIENCE_SECONDS)
         return found
 
-    def add(self, tensor: torch.Tensor) -> None:
+    def add(self, tensor: torch.Tensor, alike: bool = False) -> None:
         raise AssertionError(f"nobody adds {tensor}")

@@ -79,7 +79,7 @@ def _to_come(deadline: datetime) -> datetime:
     return deadline
 
 
-Axis = Literal["shard", "tensor"]
+Axis = Literal["shard", "tensor", "pipeline"]
 
 
 class JobFile(_Strict):

@@ -23,11 +23,12 @@ from unicorn_mgr.worker.buckets import BUCKET_BYTES
 from unicorn_mgr.worker.checks import SettingError, check_metrics, check_model, check_number, check_split, check_state
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.engine import Engine
-from unicorn_mgr.worker.fingerprint import fingerprint
+from unicorn_mgr.worker.fingerprint import fingerprint, of_replica
 from unicorn_mgr.worker.link import Link
 from unicorn_mgr.worker.loop import LoopSettings
 from unicorn_mgr.worker.membership import Alone, Clustered, Membership
 from unicorn_mgr.worker.memory import Files, Memory, Nearest, WithMemory
+from unicorn_mgr.worker.pipeline import Pipeline, Stage
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.sharding import sum_gradients
 from unicorn_mgr.worker.siblings import Siblings, Single
@@ -132,6 +133,7 @@ class Job:
         micro_batches: int,
         state: Mapping[str, Stateful] | None = None,
         *,
+        stages: Stage | Sequence[Stage] = (),
         metrics: Sequence[str] = (),
         seed: int = 0,
         exact: bool = True,
@@ -150,6 +152,9 @@ class Job:
         `seed` seeds the generators of each micro-batch.  Every `verify_every` steps (0: never)
         the replicas compare checksums.  `exact=False` allows sources without numbers.
 
+        `stages` are the `torch.distributed.pipelining.PipelineStage`s that this worker computes, where the model
+        is a pipeline; `model` is then what they hold, and `step.shares` gives their schedule its micro-batches.
+
         `checkpoint` is a directory or fsspec URL; the state is stored there every
         `checkpoint_every` steps (0: only at the end), the newest `checkpoint_keep` are kept.
         What the job was submitted with goes before.
@@ -167,14 +172,22 @@ class Job:
         check_model(model, as_list(optimizer))
         check_split(model, self._axes)
         sum_gradients(model)
-        replica = Replica(model, as_list(optimizer), state or {}, metrics, max(self._welcome.size_max, 1), bucket_bytes)
+        siblings = self._siblings()
+        pipeline = Pipeline(stages, model, siblings.place)
+        seats = max(self._welcome.size_max, 1)
+        replica = Replica(model, as_list(optimizer), state or {}, metrics, seats, bucket_bytes, siblings)
         settings = LoopSettings(micro_batches, seed, verify_every, exact and self._welcome.exact, overlap)
         checkpointer = self._checkpointer(checkpoint, checkpoint_every, checkpoint_keep)
-        self._training = self._set_up(replica, settings, metrics, checkpointer)
+        self._training = self._set_up(replica, settings, metrics, checkpointer, pipeline)
         return self._training
 
     def _set_up(
-        self, replica: Replica, settings: LoopSettings, metrics: Sequence[str], checkpointer: Checkpointer | None
+        self,
+        replica: Replica,
+        settings: LoopSettings,
+        metrics: Sequence[str],
+        checkpointer: Checkpointer | None,
+        pipeline: Pipeline,
     ) -> Training:
         """The loop, with whatever keeps its state."""
         welcome = self._welcome
@@ -199,7 +212,8 @@ class Job:
                 keeper.committed(step)
 
         engine.on_commit = committed
-        return Training(engine, _Entry(self, engine, metrics, keepers), stores)
+        engine.opened.tells = pipeline.tells
+        return Training(engine, _Entry(self, engine, metrics, keepers), stores, pipeline)
 
     def _checkpointer(self, url: str, every: int, keep: int) -> Checkpointer | None:
         welcome = self._welcome
@@ -342,9 +356,10 @@ class _Entry:
     def prepare(self, count: int) -> None:
         """The loop begins: take the fingerprint before a rehearsal imports anything more."""
         settings = self._engine.settings
-        self._fingerprint = fingerprint(
+        mine = fingerprint(
             self._engine.replica.state.model, settings.micro_batches, settings.seed, count, self._metrics
         )
+        self._fingerprint = of_replica(mine, self._job._siblings())
         for keeper in self._keepers:
             keeper.set_fingerprint(self._fingerprint)
 

@@ -168,11 +168,22 @@ class GradientStore:
         for p, gradient in zip(self.parameters, self._gradients, strict=True):
             p.grad = gradient
 
-    def expect(self, last: bool) -> None:
-        """A micro-batch begins; with `last`, buckets may be launched as its gradients come."""
+    def expect(self, last: bool, anew: bool = True) -> None:
+        """A backward begins; with `last`, buckets may be launched as its gradients come.
+
+        Not `anew`: it is the last of other parameters than one before, which it goes on from.
+        """
         self._overlapping = last
-        if last:
+        if last and anew:
             self._waiting = list(self._sizes)
+
+    def collect(self) -> None:
+        """All backward passes of a share have run, some of them perhaps past the hooks."""
+        for i, p in enumerate(self.parameters):
+            if p.grad is not None and p.grad is not self._gradients[i]:
+                self._views[i].add_(part_of(p.grad))
+                p.grad = self._gradients[i]
+            self.used[i] = self.used[i] or bool(self._views[i].any())
 
     def head(self) -> int:
         """How many buckets from the front have all gradients of the last micro-batch."""

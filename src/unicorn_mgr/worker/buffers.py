@@ -41,6 +41,11 @@ class BufferKeeper:
             for i, b in enumerate(self._in_place()):
                 self._base[i].copy_(b)
 
+    def lend(self) -> None:
+        """Until `took` or `put_back` the model has copies: backward may still want what they are then."""
+        for i, (module, key) in enumerate(self._places):
+            module._buffers[key] = self._base[i].clone()
+
     def took(self, number: int) -> None:
         """Micro-batch `number` is done: note its changes and go back to the step's start.
 

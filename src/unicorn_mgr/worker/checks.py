@@ -92,16 +92,29 @@ def check_backward(
     loss: object, weight: object, metrics: Mapping[str, object], names: Sequence[str]
 ) -> tuple[torch.Tensor, float]:
     """The loss and the weight of a micro-batch; raises `LoopError` before anything has changed."""
-    if set(metrics) != set(names):
-        raise LoopError(f"metrics: step.backward got {sorted(metrics)}, job.train(metrics=...) said {sorted(names)}")
+    weighs = check_weight(weight, metrics, names, "step.backward")
+    return check_loss(loss), weighs
+
+
+def check_loss(loss: object) -> torch.Tensor:
+    """The loss of a micro-batch; raises `LoopError` if backward can't start there."""
     if not isinstance(loss, torch.Tensor):
-        raise LoopError(f"loss: a {type(loss).__name__}; step.backward wants a tensor with one number")
-    for name, value in {"loss": loss, "weight": weight, **metrics}.items():
-        if isinstance(value, torch.Tensor) and value.numel() != 1:
-            raise LoopError(f"{name}: it has shape {tuple(value.shape)}; step.backward wants one number")
+        raise LoopError(f"loss: a {type(loss).__name__}; want a tensor with one number")
+    if loss.numel() != 1:
+        raise LoopError(f"loss: it has shape {tuple(loss.shape)}; want one number")
     if not loss.requires_grad:
         raise LoopError("loss: it does not depend on any parameter that requires a gradient")
+    return loss
+
+
+def check_weight(weight: object, metrics: Mapping[str, object], names: Sequence[str], where: str) -> float:
+    """The weight of a micro-batch, and that its metrics are those that were announced; raises `LoopError`."""
+    if set(metrics) != set(names):
+        raise LoopError(f"metrics: {where} got {sorted(metrics)}, job.train(metrics=...) said {sorted(names)}")
+    for name, value in {"weight": weight, **metrics}.items():
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
+            raise LoopError(f"{name}: it has shape {tuple(value.shape)}; want one number")
     weighs = float(weight)  # type: ignore[arg-type]  # anything that is a number
     if not (math.isfinite(weighs) and weighs >= 0):
         raise LoopError(f"weight: {weighs}: want a finite number, not below 0")
-    return loss, weighs
+    return weighs

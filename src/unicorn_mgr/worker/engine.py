@@ -31,9 +31,10 @@ from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.exchange import Broken, Exchange, Overtaken
 from unicorn_mgr.worker.loop import Founder, FreshStartNeeded, LoopSettings
 from unicorn_mgr.worker.membership import Formation, Membership
+from unicorn_mgr.worker.opened import Opened
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.reports import Reports
-from unicorn_mgr.worker.shares import Owners, Turn, turns
+from unicorn_mgr.worker.shares import Owners, Turn, next_share, turns
 from unicorn_mgr.worker.siblings import Siblings
 from unicorn_mgr.worker.source import Endless
 from unicorn_mgr.worker.state import Packed, Progress
@@ -85,22 +86,17 @@ class Engine:
         self._founder = founder
         self._held: list[int] = []
         self._todo: deque[Turn] = deque()
-        self.turn = Turn(-1, ())
-        """The micro-batch that is open, or the last one."""
+        self.opened = Opened(replica, settings.seed, siblings.place, ring)
         self._open = False
         self._turn_over = False
         self._owed: Exchange | None = None
         self._random_at_head = randomness.capture()
-        self._random = randomness.MicroBatchRandom(settings.seed)
         self.newest_epoch = Epoch()
         self._owners = Owners()
         self._recomputed: list[int] = []
         self._redealt = False
         """Somebody was lost in the open step, and what is missing has been dealt again."""
         replica.gradients.on_ready = self._launch_ready
-        # A replica's workers may have parts of other sizes: what they reduce together must be the same bucket.
-        (most,) = siblings.largest(len(replica.gradients.buckets))
-        replica.fill_up(most)
 
     # -- places in the loop --------------------------------------------------------------
 
@@ -145,30 +141,28 @@ class Engine:
                     self._open_step(self._share(self.step) if self._owed is None else deque())
                 return True
 
-    def take(self) -> int | None:
-        """The next micro-batch to compute, or None when the step is complete on this member."""
+    def take(self, size: int = 1) -> tuple[Turn, ...]:
+        """The next micro-batches to compute, `size` at once; none when the step is complete on this member."""
         while True:
             if self._turn_over:
-                return None
+                return ()
             if (newer := self.unison.newer()) is not None:
                 self._transit(newer)
             elif self._owed is not None:
                 self._carry_out_in_step(self._owed)
             elif self._todo:
-                return self._yield(self._todo.popleft())
+                return self._yield(size)
             elif self._reduce():
                 self._complete()
-                return None
+                return ()
+
+    def expect_backward(self, last: bool = True, anew: bool = True) -> None:
+        """A backward is about to run: if it is the last of its parameters', their buckets may go as they fill."""
+        self.replica.gradients.expect(last and self.settings.overlap and not self._todo and not self.void, anew)
 
     def hold(self) -> None:
-        """Backward of the open micro-batch has returned: its gradients are in the local buffers."""
-        self._held += self.turn.round
-        if self.turn.counts and self.place.speaks:
-            self.replica.took(self.turn.number)
-        else:
-            self.replica.put_back()
-        self.ring.micro_batch = -1
-        self.ring.write(Phase.COMPUTE)
+        """Backward of all that is open has returned: its gradients are in the local buffers."""
+        self._held += self.opened.close()
 
     def finish(self) -> None:
         """The body of the user's loop has come to its end."""
@@ -202,14 +196,14 @@ class Engine:
         self._todo = turns([0])
         self._open = True
 
-    def take_rehearsed(self) -> int | None:
+    def take_rehearsed(self, size: int = 1) -> tuple[Turn, ...]:
         """As `take`, in a world of its own."""
         if self._todo:
-            return self._yield(self._todo.popleft())
-        self._random.leave()
+            return self._yield(size)
+        self.opened.leave()
         self.totals = self.replica.complete_alone()
         self.ring.write(Phase.UPDATE)
-        return None
+        return ()
 
     # -- a step --------------------------------------------------------------------------
 
@@ -230,16 +224,12 @@ class Engine:
         self.ring.sequence = 0
         self.watch.step_began()
 
-    def _yield(self, turn: Turn) -> int:
-        self.turn = turn
-        self.replica.gradients.expect(last=self.settings.overlap and not self._todo and not self.void)
-        self._random.enter(self.step, turn.number)
-        self.ring.step, self.ring.micro_batch = self.step, turn.number
-        self.ring.write(Phase.COMPUTE)
+    def _yield(self, size: int) -> tuple[Turn, ...]:
+        self.opened.open(self.step, next_share(self._todo, size))
         self.drills.reach("rehearse" if self.void else "compute", self.step)
         if self._redealt:
             self.drills.reach("recompute", self.step)
-        return turn.number
+        return self.opened.turns
 
     def _launch_ready(self) -> None:
         """A hook inside backward: launch what is ready.  Never raises."""
@@ -252,14 +242,13 @@ class Engine:
         if bucket.complete or bucket.operation is not None:
             return
         bucket.load()
-        if bucket in self.replica.spoken:
-            self._siblings.add(bucket.reduced)
+        self.replica.gather(bucket, self._siblings)
         bucket.launch(self._formation().group)
         self.ring.sequence += 1
 
     def _reduce(self) -> bool:
         """Launch what is left and wait; True when every bucket is complete."""
-        self._random.leave()
+        self.opened.leave()
         self.drills.reach("before_reduce", self.step)
         self.replica.seal(self.votes_to_stop, self._checksum_of_seat())
         buckets = self.replica.buckets
@@ -327,7 +316,7 @@ class Engine:
 
     def _transit(self, newer: Epoch) -> None:
         """Publish, connect, and derive the deal; `_owed` is then what this member has to do."""
-        self._random.leave()
+        self.opened.leave()
         self.watch.fault_heard()
         self.ring.write(Phase.PUBLISH)
         for bucket in self.replica.buckets:
@@ -442,7 +431,7 @@ class Engine:
         self.watch.restored()
         self._todo = self._harmless(self.step, owed.deal.todo[owed.formation.me])
         held = {m: h.held for m, h in owed.formation.holdings.items() if h.applied == owed.deal.step - 1}
-        mine = [turn.number for turn in self._todo if turn.counts and self.place.speaks]
+        mine = [turn.number for turn in self._todo if self.opened.counts(turn)]
         self._recomputed, self._redealt = self._owners.redeal(owed.formation.members, held, owed.deal.todo, mine)
         self._owed = None
 

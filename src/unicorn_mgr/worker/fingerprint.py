@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from unicorn_mgr.worker.siblings import Siblings, of_each
+
 
 def fingerprint(
     model: torch.nn.Module, micro_batches: int, seed: int, steps: int, metrics: Sequence[str]
@@ -28,6 +30,17 @@ def fingerprint(
         "metrics": ",".join(metrics),
         "torch": torch.__version__,
     }
+
+
+def of_replica(mine: dict[str, str], siblings: Siblings) -> dict[str, str]:
+    """That of all its workers: the stages of a pipeline hold different parameters, in each replica the same ones."""
+    if siblings.place.stages == 1:
+        return mine
+
+    def together(digest: str) -> str:
+        return _digest(str(of_each(siblings, int(digest, 16) >> 1)).encode())
+
+    return {**mine, **{name: together(mine[name]) for name in ("parameters", "buffers")}}
 
 
 def _code() -> str:

@@ -39,6 +39,7 @@ class Inside:
             )
         # Agreements are numbers of the host: no device has to be waited for.
         self._group = dist.new_group(backend="gloo", timeout=NEVER)
+        self._group_alike = self._group if self.place.stages == 1 else self._connect_alike()
 
     def mesh(self, names: Sequence[str]) -> DeviceMesh:
         """The device mesh of these axes.  Raises `SettingError`."""
@@ -54,18 +55,28 @@ class Inside:
     def largest(self, *values: int) -> tuple[int, ...]:
         """Of each value the largest that any worker has."""
         tensor = torch.tensor(values, dtype=torch.int64)
-        self._reduce(tensor, dist.ReduceOp.MAX)
+        self._reduce(tensor, dist.ReduceOp.MAX, self._group)
         return tuple(tensor.tolist())
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over the workers that speak for their micro-batches, in place."""
+    def add(self, tensor: torch.Tensor, alike: bool = False) -> None:
+        """Sum a tensor over all workers, or over those of the same stage, in place."""
         on_host = tensor if tensor.device.type == "cpu" else tensor.cpu()
-        self._reduce(on_host, dist.ReduceOp.SUM)
+        self._reduce(on_host, dist.ReduceOp.SUM, self._group_alike if alike else self._group)
         if on_host is not tensor:
             tensor.copy_(on_host)
 
-    def _reduce(self, tensor: torch.Tensor, how: dist.ReduceOp.RedOpType) -> None:
-        work = dist.all_reduce(tensor, how, group=self._group, async_op=True)
+    def _connect_alike(self) -> dist.ProcessGroup:
+        """The workers of this stage.  The groups of all stages are made by all, as torch wants it."""
+        stage_of = [place_of(self._axes, position).stage for position in range(self.place.size)]
+        groups = [
+            dist.new_group([at for at, of in enumerate(stage_of) if of == stage], backend="gloo", timeout=NEVER)
+            for stage in range(self.place.stages)
+        ]
+        mine: dist.ProcessGroup = groups[self.place.stage]
+        return mine
+
+    def _reduce(self, tensor: torch.Tensor, how: dist.ReduceOp.RedOpType, group: dist.ProcessGroup) -> None:
+        work = dist.all_reduce(tensor, how, group=group, async_op=True)
         operation = GlooOperation(work, tensor, self._membership.wake)
         self._membership.wait_out(lambda: operation.done)
         if operation.error:

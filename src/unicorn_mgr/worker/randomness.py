@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 
-def seed_of(seed: int, step: int, number: int) -> int:
+def seed_of(seed: int, step: int, number: int, stage: int = 0) -> int:
     """A 63-bit seed, the same on every machine."""
-    digest = hashlib.blake2b(f"{seed}/{step}/{number}".encode(), digest_size=8).digest()
+    name = f"{seed}/{step}/{number}" + (f"/{stage}" if stage else "")
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
@@ -100,11 +101,11 @@ class MicroBatchRandom:
         self._seed = seed
         self._outer: Raw | None = None
 
-    def enter(self, step: int, number: int) -> None:
-        """A micro-batch begins, whether or not one before it has been left."""
+    def enter(self, step: int, number: int, stage: int = 0) -> None:
+        """A micro-batch begins, or one stage of it, whether or not what was before it has been left."""
         if self._outer is None:
             self._outer = capture()
-        seed_all(seed_of(self._seed, step, number))
+        seed_all(seed_of(self._seed, step, number, stage))
 
     def leave(self) -> None:
         """No other micro-batch follows at once.  To leave twice does no harm."""

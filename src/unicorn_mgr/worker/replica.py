@@ -13,6 +13,7 @@ from unicorn_mgr.worker.buffers import BufferKeeper
 from unicorn_mgr.worker.checks import LoopError
 from unicorn_mgr.worker.checksum import checksum
 from unicorn_mgr.worker.sharding import part_of
+from unicorn_mgr.worker.siblings import Siblings, Single, of_each
 from unicorn_mgr.worker.state import ReplicaState, Stateful
 from unicorn_mgr.worker.tail import Tail, Totals
 
@@ -28,22 +29,27 @@ class Replica:
         metrics: Sequence[str] = (),
         seats: int = 1,
         bucket_bytes: int = BUCKET_BYTES,
+        siblings: Siblings | None = None,
     ) -> None:
+        siblings = siblings or Single()
         trained = [p for p in model.parameters() if p.requires_grad]
         self._untrained = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self.state = ReplicaState(model, optimizers, extra)
         self.gradients = GradientStore(trained, bucket_bytes)
         self.buffers = BufferKeeper(model)
-        self.tail = Tail(metrics, len(trained), seats, trained[0].device)
-        self.spoken: list[Bucket] = [*self.buffers.buckets, self.tail.bucket]
-        """What each worker of a replica has its own part of, beside gradients."""
+        self.tail = Tail(metrics, len(trained), seats, trained[0].device, _beside(len(trained), siblings))
+        # Its workers may have parts of other sizes: what they reduce together must be the same bucket.
+        (most,) = siblings.largest(len(self.gradients.buckets) + len(self.buffers.buckets))
+        self.gradients.fill_up(most - len(self.buffers.buckets))
         self._checksum = (NO_STATE, 0)
-        self.buckets: list[Bucket] = [*self.gradients.buckets, *self.spoken]
+        self.buckets: list[Bucket] = [*self.gradients.buckets, *self.buffers.buckets, self.tail.bucket]
 
-    def fill_up(self, count: int) -> None:
-        """Have so many buckets of gradients, the last ones empty."""
-        self.gradients.fill_up(count)
-        self.buckets = [*self.gradients.buckets, *self.spoken]
+    def gather(self, bucket: Bucket, siblings: Siblings) -> None:
+        """Sum what is loaded of a bucket over the workers of the replica, if each has its own part of it."""
+        if bucket is self.tail.bucket:
+            siblings.add(bucket.reduced)
+        elif any(bucket is of_buffers for of_buffers in self.buffers.buckets):
+            siblings.add(bucket.reduced, alike=True)
 
     def open(self) -> None:
         """A step begins: nothing is held."""
@@ -51,13 +57,13 @@ class Replica:
         self.buffers.open()
         self.tail.bucket.open()
 
-    def took(self, number: int) -> None:
-        """Backward of micro-batch `number` has returned."""
-        self.buffers.took(number)
-
-    def put_back(self) -> None:
-        """Backward of a micro-batch has returned that another worker of this replica speaks for."""
-        self.buffers.put_back()
+    def check_in_time(self) -> None:
+        """Raise `LoopError` if a gradient has come that its bucket had not waited for."""
+        if self.gradients.late_gradient:
+            raise LoopError(
+                f"{self.gradients.late_gradient} got a second gradient in one backward, after its bucket had been "
+                "launched: use job.train(overlap=False)"
+            )
 
     def seal(self, stop: bool, checksum_of_seat: tuple[int, int] | None) -> None:
         """All micro-batches are done here: what else rides in the tail."""
@@ -120,3 +126,13 @@ class Replica:
     def closing_token(self) -> torch.Tensor:
         """Something to reduce when there is nothing left to say."""
         return torch.zeros(1, dtype=torch.float64, device=self.tail.bucket.local.device)
+
+
+def _beside(parameters: int, siblings: Siblings) -> tuple[int, int]:
+    """How many parameters the stages before this worker's have, and those after it."""
+    place = siblings.place
+    if place.stages == 1:
+        return 0, 0
+    by_stage = dict(zip(of_each(siblings, place.stage), of_each(siblings, parameters), strict=True))
+    before = sum(n for stage, n in by_stage.items() if stage < place.stage)
+    return before, sum(by_stage.values()) - before - parameters

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from unicorn_mgr.model import STAGE_AXIS
 from unicorn_mgr.transition.layout import Cut, Piece, box_after, whole
 
 
@@ -109,7 +110,7 @@ def axes_of(tensor: torch.Tensor) -> tuple[str, ...]:
 def share_of_norm(p: torch.Tensor, axes: Mapping[str, int], power: float) -> torch.Tensor:
     """What a worker adds to the sum of a gradient's powers over its replica, shape (): copies share one."""
     assert p.grad is not None
-    copies = math.prod(axes.values())
+    copies = math.prod(size for name, size in axes.items() if name != STAGE_AXIS)
     if is_sharded(p):
         layout: Any = p
         for name, placement in zip(layout.device_mesh.mesh_dim_names or (), layout.placements, strict=False):

@@ -30,6 +30,12 @@ def turns(numbers: Iterable[int], width: int = 1, coordinate: int = 0) -> deque[
     return deque(Turn(r[coordinate], r) if coordinate < len(r) else Turn(r[0], r, counts=False) for r in rounds)
 
 
+def next_share(todo: deque[Turn], size: int) -> tuple[Turn, ...]:
+    """Take `size` turns at once.  Where fewer are left the first one is made again and again, without weight."""
+    share = [todo.popleft() for _ in range(min(size, len(todo)))]
+    return (*share, *(Turn(share[0].number, (), counts=False) for _ in range(size - len(share))))
+
+
 class Owners:
     """Who was to compute what of the open step, as far as is known here."""
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from unicorn_mgr.model import DATA_AXES
+from unicorn_mgr.model import DATA_AXES, STAGE_AXIS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,24 @@ class Place:
     """Micro-batches in a round."""
     speaks: bool = True
     """What it knows of a micro-batch is counted; others know the same one."""
+    stage: int = 0
+    """Which part of the model it has: along a pipeline all have other parameters."""
+    stages: int = 1
     axes: Mapping[str, int] = field(default_factory=dict)
 
 
 def place_of(axes: Mapping[str, int], position: int) -> Place:
     """The place at a position of a replica with these axes, the last one running fastest."""
-    coordinate, width, speaks, rest = 0, 1, True, position
+    coordinate, width, speaks, stage, stages, rest = 0, 1, True, 0, 1, position
     for name, size in reversed(list(axes.items())):
         rest, along = divmod(rest, size)
         if name in DATA_AXES:
             coordinate, width = coordinate + along * width, width * size
+        elif name == STAGE_AXIS:
+            stage, stages = along, size
         else:
             speaks = speaks and along == 0
-    return Place(position, math.prod(axes.values()), coordinate, width, speaks, axes)
+    return Place(position, math.prod(axes.values()), coordinate, width, speaks, stage, stages, axes)
 
 
 class Siblings(Protocol):
@@ -56,8 +61,14 @@ class Siblings(Protocol):
     def largest(self, *values: int) -> tuple[int, ...]:
         """Of each value the largest that any of them has."""
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """Sum a tensor over all of them, in place."""
+    def add(self, tensor: torch.Tensor, alike: bool = False) -> None:
+        """Sum a tensor over all of them, in place; `alike`: over those that hold the same part of the model."""
+
+
+def of_each(siblings: Siblings, value: int) -> tuple[int, ...]:
+    """Everybody's value, which is not negative, by position."""
+    place = siblings.place
+    return siblings.largest(*(value if at == place.position else 0 for at in range(place.size)))
 
 
 class Single:
@@ -69,5 +80,5 @@ class Single:
         """Its own."""
         return values
 
-    def add(self, tensor: torch.Tensor) -> None:
+    def add(self, tensor: torch.Tensor, alike: bool = False) -> None:
         """Nobody adds anything."""

@@ -36,11 +36,21 @@ class Totals:
 class Tail:
     """The tail of one training loop.  `bucket.local` has shape (length,), float64."""
 
-    def __init__(self, metrics: Sequence[str], parameters: int, seats: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        metrics: Sequence[str],
+        parameters: int,
+        seats: int,
+        device: torch.device,
+        beside: tuple[int, int] = (0, 0),
+    ) -> None:
+        """`beside`: how many parameters other stages of a pipeline have, before this worker's and after them."""
+        before, after = beside
         self.names = tuple(metrics)
         self._seats = seats
-        self._used_at = _METRICS + len(self.names)
-        self._checks_at = self._used_at + parameters
+        used_at = _METRICS + len(self.names) + before
+        self._used = slice(used_at, used_at + parameters)
+        self._checks_at = used_at + parameters + after
         length = self._checks_at + seats * _DIGITS
         self.bucket = Bucket(torch.zeros(length, dtype=torch.float64, device=device))
 
@@ -58,7 +68,7 @@ class Tail:
         """Everything that is known only when the last micro-batch is done."""
         local = self.bucket.local
         local[_STOP] = float(stop)
-        local[self._used_at : self._checks_at] = torch.tensor(used, dtype=torch.float64, device=local.device)
+        local[self._used] = torch.tensor(used, dtype=torch.float64, device=local.device)
 
     def put_checksum(self, seat: int, checksum: int) -> None:
         """This seat's checksum of the parameters, before it is sealed."""
@@ -80,5 +90,5 @@ class Tail:
             there, *digits = found[self._checks_at + seat * _DIGITS :][:_DIGITS]
             if there:
                 checksums[seat] = sum(int(digit) << (16 * d) for d, digit in enumerate(digits))
-        used = tuple(u > 0 for u in found[self._used_at : self._checks_at])
+        used = tuple(u > 0 for u in found[self._used])
         return Totals(weight, round(found[_COUNT]), found[_STOP] > 0, metrics, used, checksums)

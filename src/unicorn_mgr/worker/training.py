@@ -17,6 +17,8 @@ from unicorn_mgr.worker.engine import Engine
 from unicorn_mgr.worker.loop import FreshStartNeeded
 from unicorn_mgr.worker.membership import GivenUp
 from unicorn_mgr.worker.mistake import MistakeError
+from unicorn_mgr.worker.pipeline import Pipeline, Share
+from unicorn_mgr.worker.shares import Turn
 from unicorn_mgr.worker.source import Addressable, Endless
 
 
@@ -78,7 +80,7 @@ def departing(engine: Engine, checkpoints: Checkpoints) -> Iterator[None]:
 class Step:
     """One optimizer step, as long as its micro-batches run and until it is applied."""
 
-    def __init__(self, engine: Engine, checkpoints: Checkpoints, rehearsal: bool) -> None:
+    def __init__(self, engine: Engine, checkpoints: Checkpoints, pipeline: Pipeline, rehearsal: bool) -> None:
         self.number: int = engine.step
         """The step's number, from 0; the same on every worker."""
         self.rehearsal = rehearsal
@@ -87,6 +89,7 @@ class Step:
         """Means over the whole batch, each micro-batch once; filled when the micro-batches end."""
         self._engine = engine
         self._checkpoints = checkpoints
+        self._pipeline = pipeline
         self._current: int | None = None
         self._done = True
         self._over = False
@@ -96,6 +99,18 @@ class Step:
 
         After a fault numbers may come that another worker has lost.
         """
+        if self._pipeline.stages:
+            raise LoopError(
+                f"step {self.number}: micro-batches one by one, but this job's model is a pipeline, which takes "
+                "several at once: loop over step.shares(size) and call the schedule's step() with each"
+            )
+        found = self._take(1)
+        self._current = found[0].number if found else None
+        if found:
+            self._engine.expect_backward()
+        return self._current
+
+    def _take(self, size: int) -> tuple[Turn, ...]:
         engine = self._engine
         self.check_sound()
         if self._over:
@@ -106,14 +121,12 @@ class Step:
                 "nor to step.skip()"
             )
         with departing(engine, self._checkpoints):
-            self._current = engine.take_rehearsed() if self.rehearsal else engine.take()
-        self._over = self._current is None
+            found = engine.take_rehearsed(size) if self.rehearsal else engine.take(size)
+        self._over, self._done = not found, not found
         if self._over:
             assert engine.totals is not None
             self.metrics.update(engine.totals.metrics)
-        else:
-            self._done = False
-        return self._current
+        return found
 
     def backward(
         self,
@@ -136,17 +149,14 @@ class Step:
         engine.drills.reach("backward", self.number)
         self._done = True  # if backward raises, what has been accumulated can't be told apart any more
         engine.broken = f"backward of micro-batch {number} in step {self.number} raised"
-        if not engine.turn.counts:
+        if not engine.opened.turn.counts:
             loss = loss * 0.0
         (loss if scaler is None else scaler.scale(loss)).backward()
-        if engine.replica.gradients.late_gradient:
-            raise LoopError(
-                f"{engine.replica.gradients.late_gradient} got a second gradient in one backward, after its bucket "
-                "had been launched: use job.train(overlap=False)"
-            )
-        if engine.turn.counts and engine.place.speaks:
+        engine.replica.check_in_time()
+        if self.counts:
             engine.replica.tail.add(loss, weighs, metrics)
         engine.broken = ""
+        engine.opened.note(engine.opened.turn)
         engine.hold()
         engine.drills.reach("computed", self.number)
 
@@ -160,6 +170,7 @@ class Step:
                 "multiply its loss by 0 and give it weight 0 instead"
             )
         self._done = True
+        self._engine.opened.note(self._engine.opened.turn)
         self._engine.hold()
 
     def clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> float:
@@ -197,6 +208,28 @@ class Step:
         while (number := self.next()) is not None:
             yield addressed.batch(self.number, number)
 
+    def shares(self, size: int, source: Addressable | Iterable[Any] | None = None) -> Iterator[Share]:
+        """Yield this replica's micro-batches `size` at once, as a pipeline takes them.
+
+        With each the schedule's `step()` is called once, with `n_microbatches=size` micro-batches end to end in
+        the order of `share.numbers`; `share.batches` has those of `source`.  A share that lacks some is filled up
+        with others that do not count.  All workers of a replica get the same.
+        """
+        engine = self._engine
+        if not self._pipeline.stages:
+            raise LoopError("shares: job.train was given no stages=; without a pipeline loop over step.micro_batches()")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise LoopError(f"shares: {size!r}: want as many as the schedule's n_microbatches")
+        addressed = None if source is None else self._addressed(source)
+        if addressed is not None:
+            addressed.expect(self.number, engine.upcoming(), engine.following(), engine.settings.micro_batches)
+        while found := self._take(size):
+            batches = {n: addressed.batch(self.number, n) for n in (t.number for t in found)} if addressed else {}
+            share = self._pipeline.open(engine, [batches[t.number] for t in found] if addressed else [])
+            yield share
+            self._pipeline.close()
+            self._done = True
+
     def _addressed(self, source: Addressable | Iterable[Any]) -> Addressable:
         if isinstance(source, Addressable):
             return source
@@ -225,7 +258,7 @@ class Step:
     @property
     def counts(self) -> bool:
         """False for a micro-batch that another worker of this replica computes, too: it only keeps step."""
-        return self._engine.turn.counts and self._engine.place.speaks
+        return self._engine.opened.counts(self._engine.opened.turn)
 
     @property
     def complete(self) -> bool:
@@ -236,8 +269,9 @@ class Step:
 class Training:
     """The loop of one job.  Made by `job.train`."""
 
-    def __init__(self, engine: Engine, entry: Entry, checkpoints: Checkpoints) -> None:
+    def __init__(self, engine: Engine, entry: Entry, checkpoints: Checkpoints, pipeline: Pipeline) -> None:
         self._engine = engine
+        self._pipeline = pipeline
         self._entry = entry
         self._checkpoints = checkpoints
         engine.on_standing = lambda: checkpoints.at_standstill(engine)
@@ -280,7 +314,7 @@ class Training:
             self._entry.prepare(count)
             if self._entry.rehearsal_step is not None:
                 engine.rehearse(self._entry.rehearsal_step)
-                self._step = Step(engine, self._checkpoints, rehearsal=True)
+                self._step = Step(engine, self._checkpoints, self._pipeline, rehearsal=True)
                 return self._step
         if not self._entered:
             self._entered = True
@@ -291,7 +325,7 @@ class Training:
                 raise SystemExit(EXIT_LEFT)
             if engine.head():
                 self._checkpoints.at_head(engine)
-                self._step = Step(engine, self._checkpoints, rehearsal=False)
+                self._step = Step(engine, self._checkpoints, self._pipeline, rehearsal=False)
                 return self._step
             self._ended = True
             engine.membership.tell(LoopEnded(engine.applied))

@@ -1,0 +1,111 @@
+"""Replicas that are pipelines: torch's own stages and schedules, healed as small replicas are, in float64."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from e2e.harness import TOLERANCE, Cluster, Job, check_counted_once, cluster, distance, environment
+
+SCRIPT = Path(__file__).parent / "scripts" / "pipelined.py"
+STEPS = 24
+PIPELINE = {"pipeline": 2}
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
+    """A node of eight slots."""
+    with cluster(tmp_path_factory.mktemp("pipelines"), templates, nodes=1, slots=8) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same script without an agent."""
+    out = tmp_path_factory.mktemp("alone")
+    command = [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(STEPS)]
+    subprocess.run(command, check=True, env=environment(), timeout=100)
+    found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
+    return found
+
+
+def submit(
+    cluster: Cluster,
+    replica: dict[str, int],
+    drills: tuple[str, ...] = (),
+    pace: float = 0.05,
+    replicas: int = 2,
+    **spec: Any,
+) -> Job:
+    size = math.prod(replica.values())
+    return cluster.submit(
+        ["--steps", str(STEPS), "--pace", str(pace), "--axes", ",".join(replica)],
+        size=replicas * size,
+        size_min=size,
+        drills=drills,
+        script=SCRIPT,
+        replica=replica,
+        replica_size=size,
+        **spec,
+    )
+
+
+def ends_well(job: Job, alone: dict[str, Any], members: int) -> None:
+    ended = job.wait()
+    assert ended.exit_code == 0, f"{ended.reason}\n{job.cluster.logs()}"
+    found = job.weights()
+    assert len(found) == members, sorted(found)
+    assert {name for stage in found.values() for name in stage["state"]} == set(alone["state"])
+    for worker, stage in found.items():
+        same = {**alone, "state": {name: alone["state"][name] for name in stage["state"]}}
+        assert distance(stage, same) <= TOLERANCE, worker
+        assert abs(stage["loss"] - alone["loss"]) <= TOLERANCE, "every stage knows the loss"
+
+
+def heals(eight: Cluster, alone: dict[str, Any], replica: dict[str, int], drill: str) -> None:
+    members = 2 * math.prod(replica.values())
+    job = submit(eight, replica, drills=(drill,))
+    job.hurry_when_whole(members)
+    ends_well(job, alone, members)
+    check_counted_once(job, STEPS)
+    (incident,) = eight.incidents(job.name)
+    assert (incident.steps_lost, incident.state) == (0, "closed")
+
+
+@pytest.mark.parametrize("place", ["compute", "backward", "in_reduce", "optimizer"])
+@pytest.mark.parametrize("seat", [2, 3], ids=["first stage", "last stage"])
+def test_a_pipeline_that_loses_a_stage_comes_back_whole(
+    eight: Cluster, alone: dict[str, Any], seat: int, place: str
+) -> None:
+    heals(eight, alone, PIPELINE, f"{seat}.0:kill:6:{place}")
+
+
+@pytest.mark.parametrize("other", ["shard", "tensor"])
+def test_a_pipeline_of_stages_that_are_split(eight: Cluster, alone: dict[str, Any], other: str) -> None:
+    heals(eight, alone, {other: 2, "pipeline": 2}, "6.0:kill:6:backward")
+
+
+def test_all_axes_at_once(eight: Cluster, alone: dict[str, Any]) -> None:
+    job = submit(eight, {"shard": 2, "tensor": 2, "pipeline": 2}, pace=0.0, replicas=1)
+    ends_well(job, alone, 8)
+    check_counted_once(job, STEPS)
+
+
+def test_a_checkpoint_has_the_stages_of_one_step(eight: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """Both replicas are lost, and go on from it."""
+    drills = tuple(f"{seat}.0:kill:14:before_reduce" for seat in range(4))
+    stored = {"checkpoint_url": str(tmp_path / "store"), "checkpoint_every_steps": 4}
+    job = submit(eight, PIPELINE, drills=drills, pace=0.0, **stored)
+    ends_well(job, alone, 4)
+    assert {f.restored_step for f in _resumed(eight, job) if f.source == "storage"} in ({7}, {11})
+
+
+def _resumed(eight: Cluster, job: Job) -> list[Any]:
+    facts = [h.event for h in eight.events() if h.kind == "WorkerTold/Resumed"]
+    return [event.fact for event in facts if event.worker.startswith(job.name)]
