@@ -100,7 +100,7 @@ def test_all_axes_at_once(eight: Cluster, alone: dict[str, Any]) -> None:
 def test_a_checkpoint_has_the_stages_of_one_step(eight: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
     """Both replicas are lost, and go on from it."""
     drills = tuple(f"{seat}.0:kill:14:before_reduce" for seat in range(4))
-    stored = {"checkpoint_url": str(tmp_path / "store"), "checkpoint_every_steps": 4}
+    stored: dict[str, Any] = {"checkpoint_url": str(tmp_path / "store"), "checkpoint_every_steps": 4}
     job = submit(eight, PIPELINE, drills=drills, pace=0.0, **stored)
     ends_well(job, alone, 4)
     assert {f.restored_step for f in _resumed(eight, job) if f.source == "storage"} in ({7}, {11})

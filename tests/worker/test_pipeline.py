@@ -378,7 +378,7 @@ def stage(of: nn.Module, count: int) -> PipelineStage:
     return PipelineStage(of, 0, count, torch.device("cpu"))
 
 
-REFUSED: dict[str, tuple[Callable[[nn.Module], None], str]] = {
+REFUSED: dict[str, tuple[Callable[[nn.Module], object], str]] = {
     "no stage": (lambda parts: train(parts, parts), "train: stages: a Linear: want a torch PipelineStage"),
     "too many": (
         lambda parts: train(stage(parts, 3), parts),
