@@ -106,6 +106,19 @@ def test_all_parts_of_all_replicas_at_once(eight: Cluster, alone: dict[str, Any]
     check_restored(job, 6)
 
 
+@pytest.mark.parametrize("seats", [(0, 2), (0, 3)])
+def test_every_replica_loses_a_part(eight: Cluster, alone: dict[str, Any], seats: tuple[int, ...]) -> None:
+    """All holders of one part, or one of each: nobody moves anything, each takes up what its node has."""
+    drills = tuple(f"{seat}.0:kill:6:compute" for seat in seats)
+    job = submit(eight, {"shard": 2}, 2, drills, snapshot_budget=1000.0)
+    job.hurry_when_whole(4)
+    assert job.wait().exit_code == 0, eight.logs()
+    check_exact(job, alone, 4)
+    check_restored(job, 6)
+    parts = [s for i in eight.incidents(job.name) for s in i.sources]
+    assert {(s.position, s.source, s.workers) for s in parts} == {(0, "memory", 2), (1, "memory", 2)}
+
+
 def test_a_replica_is_given_to_another_job_and_back(eight: Cluster, alone: dict[str, Any]) -> None:
     """It leaves as a whole, after a step that all have made."""
     job = submit(eight, {"shard": 2}, 3, pace=0.5)
