@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 import unicorn_mgr as unicorn
+from benchmarks.scripts.ours import Ours
 from benchmarks.scripts.task import MICRO_BATCHES, Records, batch, model_and_optimizer, update, worker_name
 
 WARM_UP_STEPS = 5
@@ -34,11 +35,16 @@ def main() -> None:
     args = parser.parse_args()
     steps = WARM_UP_STEPS + args.pairs * args.block
     with contextlib.ExitStack() as stack:
-        side = Torch(args.shards, args.batch_size) if args.shards else Ours(stack, steps, args.batch_size)
+        side = Torch(args.shards, args.batch_size) if args.shards else ours(stack, steps, args.batch_size)
         take_turns(side, args)
         side.end()
     whole = {name: v.full_tensor() if isinstance(v, DTensor) else v for name, v in side.model.state_dict().items()}
     torch.save(whole, args.out / f"{worker_name().replace('/', '-')}.pt")
+
+
+def ours(stack: contextlib.ExitStack, steps: int, batch_size: int) -> Ours:
+    job = stack.enter_context(unicorn.attach())
+    return Ours(job, steps, batch_size, job.replica_mesh("shard"))
 
 
 def take_turns(side: Ours | Torch, args: argparse.Namespace) -> None:
@@ -52,30 +58,6 @@ def take_turns(side: Ours | Torch, args: argparse.Namespace) -> None:
         began, before = time.monotonic(), time.process_time()
         side.run(args.block)
         records.write(what="pair", pair=pair, began=began, cpu=time.process_time() - before)
-
-
-class Ours:
-    """The training as a job of unicorn."""
-
-    def __init__(self, stack: contextlib.ExitStack, steps: int, batch_size: int) -> None:
-        job = stack.enter_context(unicorn.attach())
-        self.model, self._optimizer = model_and_optimizer(mesh=job.replica_mesh("shard"))
-        self._training = job.train(self.model, self._optimizer, MICRO_BATCHES)
-        self._steps, self._batch_size = steps, batch_size
-
-    def run(self, count: int) -> None:
-        """The next `count` steps."""
-        for _ in range(count):
-            step = self._training.begin(self._steps)
-            assert step is not None, "too few steps"
-            for number in step.micro_batches():
-                step.backward(self.model.loss(batch(step.number, number, self._batch_size)))
-            update(self.model, self._optimizer)
-            self._training.end(step)
-
-    def end(self) -> None:
-        """All steps have been made."""
-        assert self._training.begin(self._steps) is None, "too many steps"
 
 
 class Torch:

@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import unicorn_mgr as unicorn
 from benchmarks.scripts.ddp import Loss, gradient
-from benchmarks.scripts.task import MICRO_BATCHES, Records, batch, model_and_optimizer, update, worker_name
+from benchmarks.scripts.ours import Ours
+from benchmarks.scripts.task import Records, model_and_optimizer, update, worker_name
 
 WARM_UP_STEPS = 5
 
@@ -50,29 +51,6 @@ def timed(side: Ours | Plain, steps: int) -> dict[str, float]:
     began, before = time.monotonic(), time.process_time()
     side.run(steps)
     return {"seconds": (time.monotonic() - began) / steps, "cpu": (time.process_time() - before) / steps}
-
-
-class Ours:
-    """The training as a job of unicorn."""
-
-    def __init__(self, job: unicorn.Job, steps: int, batch_size: int) -> None:
-        self.model, self._optimizer = model_and_optimizer()
-        self._training = job.train(self.model, self._optimizer, MICRO_BATCHES)
-        self._steps, self._batch_size = steps, batch_size
-
-    def run(self, count: int) -> None:
-        """The next `count` steps."""
-        for _ in range(count):
-            step = self._training.begin(self._steps)
-            assert step is not None, "too few steps"
-            for number in step.micro_batches():
-                step.backward(self.model.loss(batch(step.number, number, self._batch_size)))
-            update(self.model, self._optimizer)
-            self._training.end(step)
-
-    def end(self) -> None:
-        """All steps have been made."""
-        assert self._training.begin(self._steps) is None, "too many steps"
 
 
 class Plain:

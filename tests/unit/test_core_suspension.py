@@ -43,6 +43,13 @@ class Suspending(Planned):
         left = [w.name for w in self.job(job).workers.values() if w.exited is None]
         return [d for name in left for d in self.tell(e.WorkerExited(m.Exited(name, code)))]
 
+    def start_gang(self) -> None:
+        """The low job's processes come up, and none attaches."""
+        self.submit("low", 3, 6)
+        self.answer()
+        for seat in range(6):
+            self.tell(e.WorkerStarted(f"low/{seat}.0", 4000 + seat))
+
     def fail_as_gang(self, job: str = "low") -> None:
         """One of its processes is killed, and the others are ended for it."""
         self.tell(e.WorkerExited(m.Exited(f"{job}/0.0", -9)))
@@ -219,10 +226,7 @@ def test_a_job_that_has_not_begun_yet_is_simply_ended(world: Suspending) -> None
 
 def test_a_job_that_has_not_attached_yet_yields_as_soon_as_it_can_be_told_from_a_gang(world: Suspending) -> None:
     """Nothing is lost by ending it then; a moment later it trains, and can't be stored."""
-    world.submit("low", 3, 6)
-    world.answer()
-    for seat in range(6):
-        world.tell(e.WorkerStarted(f"low/{seat}.0", 4000 + seat))
+    world.start_gang()
     world.submit_high()
     assert world.sizes() == {"low": 6, "high": 0}, "it may have run for days"
     world.take()
@@ -238,10 +242,7 @@ def test_a_job_that_has_not_attached_yet_yields_as_soon_as_it_can_be_told_from_a
 
 
 def test_a_gang_that_has_failed_is_not_begun_anew_while_a_job_of_higher_priority_waits(world: Suspending) -> None:
-    world.submit("low", 3, 6)
-    world.answer()
-    for seat in range(6):
-        world.tell(e.WorkerStarted(f"low/{seat}.0", 4000 + seat))
+    world.start_gang()
     world.submit_high()
     world.take()
     world.fail_as_gang()
@@ -256,10 +257,7 @@ def test_a_gang_that_has_failed_is_not_begun_anew_while_a_job_of_higher_priority
 
 
 def test_a_gang_that_has_failed_is_begun_anew_beside_a_job_of_its_own_priority_that_waits(world: Suspending) -> None:
-    world.submit("low", 3, 6)
-    world.answer()
-    for seat in range(6):
-        world.tell(e.WorkerStarted(f"low/{seat}.0", 4000 + seat))
+    world.start_gang()
     world.submit("equal", 5, 6)
     world.answer()
     world.take()
