@@ -23,7 +23,7 @@ from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.plan_metrics import plan_metrics
 from unicorn_mgr.coordinator.record_incidents import RECOVERY_BUCKETS
 from unicorn_mgr.coordinator.state import ClusterState, JobPhase, NodePhase
-from unicorn_mgr.coordinator.views import ettr
+from unicorn_mgr.coordinator.views import ettr, progress
 
 SCRAPE_SECONDS_MAX = 5.0
 PHASES = ("detect", "settle", "fence", "regroup", "restore", "recompute", "resize", "total")
@@ -126,11 +126,11 @@ class CoordinatorMetrics(Collector):
         for job in state.jobs.values():
             if job.over:
                 continue
-            samples = [live.samples[m][1] for m in job.members if m in live.samples]
+            committed, seconds = progress(live, job)
             families["size"].add_metric([job.name], len(job.living_members()))
             families["wanted"].add_metric([job.name], len(job.seats))
-            families["step"].add_metric([job.name], max([job.committed, *(s.committed for s in samples)]))
-            families["seconds"].add_metric([job.name], max((s.step_seconds for s in samples), default=job.step_seconds))
+            families["step"].add_metric([job.name], committed)
+            families["seconds"].add_metric([job.name], seconds)
             families["ettr"].add_metric([job.name], ettr(job, now))
             families["steps"].add_metric([job.name], job.steps_redone)
             families["batches"].add_metric([job.name], job.micro_batches_redone)

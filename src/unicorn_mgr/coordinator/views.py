@@ -108,9 +108,7 @@ def _degraded(node: Node) -> str:
 
 def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobView:
     """One job."""
-    samples = [live.samples[w.name][1] for w in job.alive() if w.name in live.samples]
-    committed = max([job.committed, *(s.committed for s in samples)])
-    seconds = max((s.step_seconds for s in samples), default=job.step_seconds)
+    committed, seconds = progress(live, job)
     reason = job.end_reason or (job.give_up[1] if job.give_up else _why(job))
     return JobView(
         job=job.name,
@@ -137,6 +135,13 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         command=" ".join(job.spec.command),
         skipped=tuple(SkippedMicroBatch(step, number) for step, number in job.poison),
     )
+
+
+def progress(live: Liveness, job: Job) -> tuple[int, float]:
+    """The last step that is committed, and seconds of a typical one, by the newest heartbeats."""
+    samples = [live.samples[w.name][1] for w in job.alive() if w.name in live.samples]
+    committed = max([job.committed, *(s.committed for s in samples)])
+    return committed, max((s.step_seconds for s in samples), default=job.step_seconds)
 
 
 def _why(job: Job) -> str:
