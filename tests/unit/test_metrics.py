@@ -49,6 +49,7 @@ def test_a_scrape_tells_of_nodes_jobs_and_incidents(tmp_path: Path) -> None:
             async with running(tmp_path) as driver:
                 server.show(driver)
                 await trains(driver)
+                await driver.submit(submitted("late"))
                 before = await scraped(server)
                 await driver.submit(e.WorkerExited(m.Exited("gpt/0.0", -9)))
                 while not driver.core.state.jobs["gpt"].restarts:
@@ -63,6 +64,8 @@ def test_a_scrape_tells_of_nodes_jobs_and_incidents(tmp_path: Path) -> None:
             'unicorn_slots{state="free"}': 0,
             'unicorn_jobs{state="running"}': 1,
             'unicorn_job_size{job="gpt"}': 1,
+            'unicorn_job_waiting{job="gpt"}': 0,
+            'unicorn_job_waiting{job="late"}': 1,
             'unicorn_job_step{job="gpt"}': 7,
             'unicorn_job_step_seconds{job="gpt"}': 0.25,
             "unicorn_epochs_total": 1,

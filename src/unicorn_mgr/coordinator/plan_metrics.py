@@ -22,10 +22,11 @@ def plan_metrics(state: ClusterState, counts: Counts | None) -> Iterator[Metric]
         yield CounterMetricFamily("unicorn_plan_table_hits", "Plans that had been foreseen.", counts.table_hits)
         yield CounterMetricFamily("unicorn_plan_table_misses", "Plans that had not been.", counts.table_misses)
     yield from _throughput(state)
-    waiting = GaugeMetricFamily("unicorn_job_waiting", "1 for a job without slots, and why.", labels=["job", "reason"])
+    # Why it waits is no label: it names numbers, and each wording would be a series of its own for ever.
+    waiting = GaugeMetricFamily("unicorn_job_waiting", "1 while a job has no slots.", labels=["job"])
     for job in state.jobs.values():
-        if job.phase is JobPhase.WAITING:
-            waiting.add_metric([job.name, job.seats_reason.partition("\n")[0]], 1)
+        if not job.over:
+            waiting.add_metric([job.name], job.phase is JobPhase.WAITING)
     yield waiting
 
 
