@@ -36,8 +36,8 @@ class FirstComeFirstServed:
 
 
 def _kept(demand: Demand, usable: set[Place]) -> dict[int, Place]:
-    """Its own seats that are left, of a replica of several slots all or none."""
-    left = {s: p for s, p in sorted(demand.seats.items()) if p in usable}
+    """Its own seats that are left and may be filled, of a replica of several slots all or none."""
+    left = {s: p for s, p in sorted(demand.seats.items()) if p in usable and s not in demand.barred}
     whole = Counter(s // demand.replica for s in left)
     return {s: p for s, p in left.items() if whole[s // demand.replica] == demand.replica}
 
