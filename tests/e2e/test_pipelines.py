@@ -41,11 +41,12 @@ def submit(
     drills: tuple[str, ...] = (),
     pace: float = 0.05,
     replicas: int = 2,
+    steps: int = STEPS,
     **spec: Any,
 ) -> Job:
     size = math.prod(replica.values())
     return cluster.submit(
-        ["--steps", str(STEPS), "--pace", str(pace), "--axes", ",".join(replica)],
+        ["--steps", str(steps), "--pace", str(pace), "--axes", ",".join(replica)],
         size=replicas * size,
         size_min=size,
         drills=drills,
@@ -104,6 +105,14 @@ def test_a_checkpoint_has_the_stages_of_one_step(eight: Cluster, alone: dict[str
     job = submit(eight, PIPELINE, drills=drills, pace=0.0, **stored)
     ends_well(job, alone, 4)
     assert {f.restored_step for f in _resumed(eight, job) if f.source == "storage"} in ({7}, {11})
+
+
+def test_a_job_that_is_split_otherwise_goes_on_from_it(eight: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    stored: dict[str, Any] = {"checkpoint_url": str(tmp_path / "store")}
+    assert submit(eight, PIPELINE, pace=0.0, steps=8, **stored).wait().exit_code == 0, eight.logs()
+    job = submit(eight, {"shard": 2}, pace=0.0, **stored)
+    ends_well(job, alone, 4)
+    assert min(step for _, step, _, _ in job.records()) == 8
 
 
 def _resumed(eight: Cluster, job: Job) -> list[Any]:

@@ -98,13 +98,21 @@ def renamed() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3))
 
 
+def turned() -> nn.Module:
+    """The same parameters, the second one first."""
+    module, made = nn.Module(), nn.Linear(2, 3)
+    module.bias, module.weight = made.bias, made.weight
+    return module
+
+
 @pytest.mark.parametrize(
     ("other", "parts"),
     [
         (lambda: taken(nn.Linear(2, 4)), {"parameters"}),
         (lambda: taken(nn.Linear(2, 3).double()), {"parameters"}),
         (lambda: taken(nn.Linear(2, 3).requires_grad_(requires_grad=False)), {"parameters"}),
-        (lambda: taken(renamed()), {"parameters"}),
+        (lambda: taken(renamed()), {"parameters", "order"}),
+        (lambda: taken(turned()), {"order"}),
         (lambda: taken(micro_batches=5), {"micro_batches"}),
         (lambda: taken(seed=2), {"seed"}),
         (lambda: taken(steps=11), {"steps"}),

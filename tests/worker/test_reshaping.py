@@ -32,8 +32,17 @@ from unicorn_mgr.worker.state import Progress
 
 pytestmark = MARKS
 
-SHAPES: list[dict[str, int]] = [{}, {"shard": 2}, {"shard": 4}, {"shard": 3}, {"tensor": 2}, {"shard": 2, "tensor": 2}]
-"""Of 14 x 10, 10 x 14, 7 x 10 and smaller tensors: not all are cut evenly."""
+SHAPES: list[dict[str, int]] = [
+    {},
+    {"shard": 2},
+    {"shard": 4},
+    {"shard": 3},
+    {"tensor": 2},
+    {"shard": 2, "tensor": 2},
+    {"pipeline": 2},
+    {"pipeline": 3, "shard": 2},
+]
+"""Of 14 x 10, 10 x 14, 7 x 10 and smaller tensors, and 3 blocks: not all are cut evenly."""
 
 
 class Stub:
@@ -56,6 +65,15 @@ def rank(position: int, size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def keep(model: Model, stage: int, stages: int) -> None:
+    """Only what belongs to this stage of a pipeline; the last layer belongs to the last one."""
+    for i, _ in enumerate(model.blocks):
+        if i * stages // len(model.blocks) != stage:
+            model.blocks[i] = nn.Identity()
+    if stage < stages - 1:
+        del model.out
+
+
 def models(axes: dict[str, int]) -> list[nn.Module]:
     """As each worker of a replica of this shape has it."""
     size = place_of(axes, 0).size
@@ -63,6 +81,8 @@ def models(axes: dict[str, int]) -> list[nn.Module]:
     for position in range(size):
         with rank(position, size):
             model = Model()
+            place = place_of(axes, position)
+            keep(model, place.stage, place.stages)
             if axes:
                 mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
                 split(model, Stub(mesh), list(axes))  # type: ignore[arg-type]

@@ -78,10 +78,19 @@ def of_models(*models: nn.Module) -> list[dict[str, str]]:
 def test_all_stages_have_the_fingerprint_of_their_replica() -> None:
     one, other = of_models(small(), large())
     assert one == other
-    assert of_models(large(), small())[0] != one
+    turned = of_models(large(), small())[0]
+    assert {name for name in one if one[name] != turned[name]} == {"order"}
     assert of_models(small(), small())[0]["parameters"] != one["parameters"]
     assert of_models(small(), small())[0]["buffers"] != one["buffers"]
     assert of_models(small()) == [fingerprint(small(), 4, 0, 10, [])]
+
+
+def test_stages_together_have_the_parameters_of_the_model_that_is_not_cut() -> None:
+    whole = nn.ModuleDict({"a": large(), "b": small()})
+    (one, other) = of_models(nn.ModuleDict({"a": whole["a"]}), nn.ModuleDict({"b": whole["b"]}))
+    alone = fingerprint(whole, 4, 0, 10, [])
+    for name in ("parameters", "buffers"):
+        assert one[name] == other[name] == alone[name]
 
 
 def test_the_norm_counts_each_stage_and_copies_within_one_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,17 +13,21 @@ import torch
 
 from unicorn_mgr.worker.siblings import Siblings, of_each
 
+_SUMS = 1 << 60
+"""Digests are added up below this, so that siblings can tell each other theirs."""
+
 
 def fingerprint(
     model: torch.nn.Module, micro_batches: int, seed: int, steps: int, metrics: Sequence[str]
 ) -> dict[str, str]:
     """Name and value of each thing; two workers train together only if all are equal."""
-    shapes = "\n".join(f"{n} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for n, p in model.named_parameters())
-    buffers = "\n".join(f"{n} {tuple(b.shape)} {b.dtype}" for n, b in model.named_buffers())
+    parameters = {n: f"{tuple(p.shape)} {p.dtype} {p.requires_grad}" for n, p in model.named_parameters()}
+    buffers = {n: f"{tuple(b.shape)} {b.dtype}" for n, b in model.named_buffers()}
     return {
         "code": _code(),
-        "parameters": _digest(shapes.encode()),
-        "buffers": _digest(buffers.encode()),
+        "parameters": _sum(parameters),
+        "buffers": _sum(buffers),
+        "order": _digest("\n".join((*parameters, *buffers)).encode()),
         "micro_batches": str(micro_batches),
         "seed": str(seed),
         "steps": str(steps),
@@ -33,14 +37,29 @@ def fingerprint(
 
 
 def of_replica(mine: dict[str, str], siblings: Siblings) -> dict[str, str]:
-    """That of all its workers: the stages of a pipeline hold different parameters, in each replica the same ones."""
-    if siblings.place.stages == 1:
+    """That of all its workers.
+
+    The stages of a pipeline hold different parameters; together they have those of the model that is not cut.
+    """
+    place = siblings.place
+    if place.stages == 1:
         return mine
+    stages = of_each(siblings, place.stage)
 
-    def together(digest: str) -> str:
-        return _digest(str(of_each(siblings, int(digest, 16) >> 1)).encode())
+    def by_stage(name: str) -> dict[int, int]:
+        return dict(zip(stages, of_each(siblings, int(mine[name], 16) % _SUMS), strict=True))
 
-    return {**mine, **{name: together(mine[name]) for name in ("parameters", "buffers")}}
+    sums = {name: _shown(sum(by_stage(name).values())) for name in ("parameters", "buffers")}
+    return {**mine, **sums, "order": _digest(str(sorted(by_stage("order").items())).encode())}
+
+
+def _sum(tensors: Mapping[str, str]) -> str:
+    """A digest of what each of these is, in whatever order, to which those of others can be added."""
+    return _shown(sum(int(_digest(f"{name} {what}".encode()), 16) for name, what in tensors.items()))
+
+
+def _shown(total: int) -> str:
+    return f"{total % _SUMS:015x}"
 
 
 def _code() -> str:

@@ -29,6 +29,8 @@ def reshaped(parts: Sequence[Packed], read: Read, place: Place, state: ReplicaSt
     near = place.position * len(parts) // place.size
     trees = [unpack(part) for part in parts]
     tree = _united(trees, trees[near])
+    if place.stages > 1:
+        tree = state.own(tree)
     state.check(tree)
     names = {id(t): name for part in parts for name, t in zip(part.names, part.tensors, strict=True)}
     held = [_pieces(of, names) for of in trees]

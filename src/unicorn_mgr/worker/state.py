@@ -253,6 +253,18 @@ class ReplicaState:
             "random": matched(tree["random"], None, made),
         }
 
+    def own(self, tree: Tree) -> Tree:
+        """Without the tensors of a model that other stages of a pipeline have."""
+        here = self._tensors()
+        return {
+            **tree,
+            "model": {name: leaf for name, leaf in tree["model"].items() if name in here},
+            "optimizer": [
+                {**of, "state": {name: values for name, values in of["state"].items() if name in here}}
+                for of in tree["optimizer"]
+            ],
+        }
+
     def check(self, tree: Tree) -> None:
         """Raise `StateError` if `tree` is not a state of this job."""
         mine, saved = self._tensors(), tree["model"]

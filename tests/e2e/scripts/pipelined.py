@@ -79,9 +79,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(found)
 
 
-def cut(model: Model, mesh: Any, axes: list[str]) -> PipelineStage:
+def cut(model: Model, mesh: Any, axes: list[str]) -> PipelineStage | None:
     """As torch documents it: one stage of the pipeline is left, then tensor parallelism, then FSDP2."""
-    stage, stages = mesh["pipeline"].get_local_rank(), mesh["pipeline"].size()
+    pipeline = mesh["pipeline"] if "pipeline" in axes else None
+    stage, stages = (pipeline.get_local_rank(), pipeline.size()) if pipeline is not None else (0, 1)
     model.keep(stage, stages)
     for block in model.blocks.values():
         if "tensor" in axes:
@@ -90,7 +91,9 @@ def cut(model: Model, mesh: Any, axes: list[str]) -> PipelineStage:
             fully_shard(block, mesh=mesh["shard"])
     if "shard" in axes:
         fully_shard(model, mesh=mesh["shard"])
-    return PipelineStage(model, stage, stages, torch.device("cpu"), group=mesh["pipeline"].get_group())
+    if pipeline is None:
+        return None
+    return PipelineStage(model, stage, stages, torch.device("cpu"), group=pipeline.get_group())
 
 
 def main() -> None:
@@ -117,17 +120,18 @@ def main() -> None:
         mesh = job.replica_mesh(*axes)
         torch.manual_seed(1)
         model = Model()
-        stages = [] if mesh is None else [cut(model, mesh, axes)]
-        schedule = Schedule1F1B(stages[0], args.at_once, loss_fn=loss_fn) if stages else None
+        stage = cut(model, mesh, axes) if mesh is not None else None
+        schedule = Schedule1F1B(stage, args.at_once, loss_fn=loss_fn) if stage is not None else None
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1.0 / (1 + s))
         training = job.train(
-            model, optimizer, args.micro_batches, {"scheduler": scheduler}, stages=stages, bucket_bytes=2048
+            model, optimizer, args.micro_batches, {"scheduler": scheduler}, stages=stage or (), bucket_bytes=2048
         )
         for step in training.steps(args.steps):
             if schedule is None:
                 for number in step.micro_batches():
-                    take_time(step, number)
+                    if step.counts:
+                        take_time(step, number)
                     x, wanted = batch_of(step.number, number)
                     step.backward(loss_fn(model(x), wanted), weight=BATCH)
             else:
