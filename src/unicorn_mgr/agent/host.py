@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -320,9 +319,7 @@ class Host:
             processes.signal_session(process.pid, signal.SIGKILL)
 
     async def _kill_later(self, process: Process) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
-        while not process.ended and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        await asyncio.sleep(STOP_SECONDS)
         if not process.ended:
             processes.signal_session(process.pid, signal.SIGKILL)
 

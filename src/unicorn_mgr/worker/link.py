@@ -41,6 +41,8 @@ from unicorn_mgr.messages import (
 from unicorn_mgr.model import PROTOCOL, Drill, Epoch
 
 RECONNECT_SECONDS = 0.05
+"""Between two attempts at the agent's socket: nothing tells when it is there again."""
+
 FRAME_BYTES_MAX = 64 << 20
 _LENGTH = struct.Struct("<I")
 _decode = decoder(ToWorker)

@@ -69,8 +69,8 @@ class GlooOperation:
     """A started collective.  It keeps its tensor alive until it has ended."""
 
     def __init__(self, work: Any, tensor: torch.Tensor, wake: Wake) -> None:
-        self.done = False
         self.error = ""
+        self._end = threading.Event()
         self._tensor = tensor
         self._work = work
         self._wake = wake
@@ -81,8 +81,17 @@ class GlooOperation:
             future.value()
         except Exception as failed:  # noqa: BLE001 - gloo raises RuntimeError and others: all mean "failed"
             self.error = str(failed).split("\n", 1)[0] or type(failed).__name__
-        self.done = True
+        self._end.set()
         self._wake()
+
+    @property
+    def done(self) -> bool:
+        """It has ended, well or not."""
+        return self._end.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Block until it has ended: not for the main thread."""
+        self._end.wait(seconds)
 
 
 class FailedOperation:
@@ -142,8 +151,8 @@ class GlooGroup:
 def _drain(holder: list[Any], pending: list[GlooOperation]) -> None:
     """Let cut operations end, then drop the group: its destructor may block this thread, no other."""
     deadline = time.monotonic() + DRAIN_SECONDS_MAX
-    while any(not p.done for p in pending) and time.monotonic() < deadline:
-        time.sleep(RECUT_SECONDS)
+    for operation in pending:
+        operation.wait(max(0.0, deadline - time.monotonic()))
     pending.clear()
     holder.clear()
 
