@@ -18,7 +18,7 @@ from benchmarks.result import Options, Result, busy_share, markdown, this_machin
 from unicorn_mgr.cli.common import Problem
 
 NAMES = (
-    *("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint"),
+    *("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint", "snapshot"),
     *("move", "plan", "plan_value", "kill_split", "hsdp"),
 )
 WITH_DATA = ("fit_throughput",)

@@ -369,3 +369,16 @@ def test_too_little_memory_is_one_line_and_takes_none(
     assert said.count("\n") == 1
     assert "--snapshot-bytes" in said
     assert os.fstat(files[0]).st_size == 0
+
+
+def test_a_state_that_cant_be_copied_is_one_line_too(
+    files: tuple[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training goes on."""
+    loop: Any = Loop(model(), 1.0)
+    loop.replica.state.extra = {"odd": SimpleNamespace(state_dict=lambda: {"a": print})}
+    here = writer(files)
+    for loop.applied in range(3):
+        here.at_head(loop)
+    said = capsys.readouterr().err
+    assert (said.count("\n"), "leave it out" in said) == (1, True)

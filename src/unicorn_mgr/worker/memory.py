@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from unicorn_mgr.messages import Attached
 from unicorn_mgr.model import Holdings, Lineage, Mark
 from unicorn_mgr.phases import Phase
@@ -149,19 +151,19 @@ class Memory:
     def _take(self, engine: Engine) -> None:
         formation = engine.membership.formation
         assert formation is not None, "a step without a membership"
-        draft = Draft(Mark(engine.applied, Lineage(engine.generation, formation.epoch)), self._of, engine.packed())
+        mark = Mark(engine.applied, Lineage(engine.generation, formation.epoch))
         if not self._begun:
             self._begun = True
             self._keep_inherited()
-        why = self._make_room(draft)
-        (unable,) = self._siblings.largest(bool(why))  # from here on all have sealed the one before
-        if unable:
-            self._turn_off(why or "another worker of this replica has too little memory")
+        draft, why = self._drafted(engine, mark)
+        (unable,) = self._siblings.largest(draft is None)  # from here on all have sealed the one before
+        if unable or draft is None:
+            self._turn_off(why or "another worker of this replica can take none")
             return
-        self._taken, self._due = draft.mark.step, draft.mark.step + 1
+        self._taken, self._due = mark.step, mark.step + 1
         self._pace.begin()
         buffer = self._buffers[0]
-        buffer.write(draft, lambda: self._drills.reach("memory", draft.mark.step))
+        buffer.write(draft, lambda: self._drills.reach("memory", mark.step))
         self._buffers.reverse()
         self._sealing = threading.Thread(
             target=self._seal, args=(buffer, _on_host(draft.packed)), name="unicorn-snapshot", daemon=True
@@ -169,10 +171,11 @@ class Memory:
         self._sealing.start()
 
     def _seal(self, buffer: Buffer, beside_training: bool) -> None:
-        """In a thread.  Where training has the same processors, it is slower for as long."""
-        began = time.monotonic()
+        """In a thread.  Where training has the same processors, it is slower for as long as this computes."""
+        began = time.thread_time()
         buffer.seal()
-        self._seal_seconds = time.monotonic() - began if beside_training else 0.0
+        used = (time.thread_time() - began) * torch.get_num_threads()
+        self._seal_seconds = used if beside_training else 0.0
 
     def _sealed(self, seconds_max: float | None = None) -> bool:
         """Whether the newest one is whole; waits for it for so long."""
@@ -194,21 +197,24 @@ class Memory:
         kept = [b for m, b in here if m.step == -oldest] or [b for m, b in here if m == newest]
         self._buffers.sort(key=lambda buffer: buffer in kept)
 
-    def _make_room(self, draft: Draft) -> str:
-        """Why there is none; empty if there is."""
+    def _drafted(self, engine: Engine, mark: Mark) -> tuple[Draft | None, str]:
+        """What is to be written, for which there is room; or why there is none."""
         if not self._buffers:
-            return "the agent's templates are of an older version; end them to have new ones"
-        needed = COPIES * draft.size_bytes
-        if needed > self._bytes_max:
-            return (
-                f"{COPIES} copies of this state need {needed} bytes, and a slot of this node may have "
-                f"{self._bytes_max}; give its agent more by --snapshot-bytes"
-            )
+            return None, "the agent's templates are of an older version; end them to have new ones"
         try:
+            draft = Draft(mark, self._of, engine.packed())
+            needed = COPIES * draft.size_bytes
+            if needed > self._bytes_max:
+                return None, (
+                    f"{COPIES} copies of this state need {needed} bytes, and a slot of this node may have "
+                    f"{self._bytes_max}; give its agent more by --snapshot-bytes"
+                )
             self._buffers[0].make_room(draft)
+        except StateError as wrong:
+            return None, str(wrong)
         except OSError as failed:
-            return f"no {draft.size_bytes} bytes: {failed.strerror}"
-        return ""
+            return None, f"no {draft.size_bytes} bytes: {failed.strerror}"
+        return draft, ""
 
     def _turn_off(self, why: str) -> None:
         self._on = False
