@@ -75,13 +75,40 @@ def test_a_job_without_room_waits_for_it(new_world: NewWorld) -> None:
     assert kinds(world.attach("n1")) == ["SlotsAssigned", "WorkerOrdered", "WorkerOrdered"]
 
 
-def test_a_first_worker_with_another_program_ends_the_job(world: World) -> None:
+ONE_MODEL = "build the same model on every worker, whatever its node, its rank and its environment"
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"parameters": "x", "order": "x"}, f"parameters is x here and p there; {ONE_MODEL}"),
+        (
+            {"parameters": "x", "buffers": "x"},
+            f"buffers is x here and b there; parameters is x here and p there; {ONE_MODEL}",
+        ),
+        (
+            {"order": "x"},
+            (
+                "order is x here and o there; create parameters in the same order on every worker, not as they come out of a "
+                "set"
+            ),
+        ),
+        (
+            {"code": "x"},
+            "code is x here and c there; keep the files that the job runs on as they are, or submit a snapshot of them",
+        ),
+        ({"seed": "x"}, "seed is x here and absent there; give job.train and training.steps the same on every worker"),
+    ],
+)
+def test_a_first_worker_with_another_program_ends_the_job(world: World, other: dict[str, str], said: str) -> None:
+    """With one line that says what to change."""
+    fingerprint = {"code": "c", "parameters": "p", "buffers": "b", "order": "o"}
     world.submit()
-    world.begin("gpt/0.0")
-    (given_up, *_) = world.begin("gpt/1.0", {**FINGERPRINT, "script": "xyz"})
+    world.begin("gpt/0.0", fingerprint)
+    (given_up, *_) = world.begin("gpt/1.0", {**fingerprint, **other})
     assert isinstance(given_up, e.JobGivenUp)
     assert given_up.exit_code == 2
-    assert given_up.reason == "gpt/1.0 differs from gpt/0.0: script is xyz here and abc there"
+    assert given_up.reason == f"gpt/1.0 differs from gpt/0.0: {said}"
 
 
 def test_a_users_mistake_ends_a_job_that_has_not_begun(world: World) -> None:
@@ -184,7 +211,10 @@ def test_a_joiner_with_another_program_never_joins(new_world: NewWorld) -> None:
     decided = world.begin("gpt/2.0", {**FINGERPRINT, "torch": "2.14"})
     assert "IncidentOpened" in kinds(decided)
     (barred,) = (d for d in decided if isinstance(d, e.SeatBarred))
-    assert barred.reason == "gpt/2.0 differs from gpt/0.0: torch is 2.14 here and 2.13 there"
+    assert (
+        barred.reason
+        == "gpt/2.0 differs from gpt/0.0: torch is 2.14 here and 2.13 there; install the same torch on all nodes"
+    )
     assert "WorkerCondemned" in kinds(decided)
     world.tell(e.WorkerExited(m.Exited("gpt/2.0", -15)))
     assert not [w for w in world.job().alive() if w.seat == 2], "the seat is not filled again"

@@ -24,6 +24,8 @@ from worker.world import play
 from unicorn_mgr.model import Drill
 from unicorn_mgr.worker.attach import Job, attach
 from unicorn_mgr.worker.checks import LoopError, SettingError
+from unicorn_mgr.worker.membership import Alone
+from unicorn_mgr.worker.mesh import Inside
 from unicorn_mgr.worker.pipeline import Pipeline
 from unicorn_mgr.worker.shares import Turn, next_share, turns
 from unicorn_mgr.worker.siblings import place_of
@@ -410,3 +412,20 @@ def test_stages_that_are_not_those_of_this_worker_are_refused(case: str) -> None
     with pytest.raises(SettingError) as raised:
         act(nn.Linear(1, 1))
     assert str(raised.value) == message
+
+
+def test_a_mesh_that_does_not_exist_is_one_clear_line() -> None:
+    inside = Inside({"shard": 1, "pipeline": 1}, 0, Alone())
+    assert inside.mesh(["pipeline"]).mesh_dim_names == ("pipeline",)
+    assert inside.mesh([]).mesh_dim_names == ("shard", "pipeline")
+    with pytest.raises(SettingError) as raised:
+        inside.mesh(["pipeline", "width"])
+    assert str(raised.value) == (
+        "replica_mesh: width: a replica of this job has shard, pipeline: name one of these, or add it to --replica"
+    )
+
+
+def test_meshes_come_in_the_order_in_which_they_are_named() -> None:
+    inside = Inside({"shard": 1, "tensor": 1, "pipeline": 1}, 0, Alone())
+    for names in (("shard", "pipeline"), ("pipeline", "shard"), ("pipeline", "tensor", "shard")):
+        assert inside.mesh(names).mesh_dim_names == names

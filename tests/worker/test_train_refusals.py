@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from worker.recipes import line, loss_of
 
-from unicorn_mgr.messages import Fact, Mistake, Raised
-from unicorn_mgr.worker.attach import attach
+from unicorn_mgr.messages import Attached, Axis, Fact, Mistake, Raised
+from unicorn_mgr.ring import SIZE_BYTES, RingWriter
+from unicorn_mgr.worker.attach import Job, attach
 from unicorn_mgr.worker.checks import LoopError, SettingError, check_split
 from unicorn_mgr.worker.training import Training
 
@@ -162,3 +163,15 @@ def test_a_parameter_that_the_workers_of_a_replica_would_train_apart_is_refused(
         check_split(line(), {"shard": 2})
     check_split(line(), {"tensor": 2})
     check_split(line(), {})
+
+
+def test_heads_that_cannot_be_shared_evenly_are_one_clear_line() -> None:
+    job = Job(None, RingWriter(bytearray(SIZE_BYTES)), Attached("test", replica=(Axis("shard", 2), Axis("tensor", 4))))
+    assert job.per_worker(12, "tensor") == 3
+    assert job.per_worker(7, "pipeline") == 7
+    assert attach().per_worker(7, "tensor") == 7
+    with pytest.raises(SettingError) as raised:
+        job.per_worker(6, "tensor")
+    assert str(raised.value) == (
+        "per_worker: 6 can't be shared evenly by 4 workers along tensor: choose --replica tensor= one of 1, 2, 3, 6"
+    )

@@ -113,6 +113,21 @@ class Job:
             return None
         return self._replica().mesh(names)
 
+    def per_worker(self, count: int, axis: str) -> int:
+        """How many of `count` things, attention heads say, each worker of a replica has along an axis.
+
+        All of them where replicas are not split along it, as without an agent.  Raises `SettingError` if not all
+        workers can have as many.
+        """
+        size = self._axes.get(axis, 1)
+        if count % size:
+            fitting = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+            raise SettingError(
+                f"per_worker: {count} can't be shared evenly by {size} workers along {axis}: choose --replica "
+                f"{axis}= one of {fitting}"
+            )
+        return count // size
+
     def _siblings(self) -> Siblings:
         return self._replica() if self._axes else Single()
 

@@ -47,7 +47,7 @@ def check_state(state: Mapping[str, object]) -> None:
             raise SettingError(f"train: state: {name}: an {type(item).__name__} has no state_dict and load_state_dict")
 
 
-def check_model(model: torch.nn.Module, optimizers: Sequence[object]) -> None:
+def check_model(model: torch.nn.Module, optimizers: Sequence[object], stages: int = 1) -> None:
     """Raise `SettingError` unless the gradients of `model` can be summed and `optimizers` can step with them."""
     parameters = dict(model.named_parameters())
     for name, p in parameters.items():
@@ -58,7 +58,10 @@ def check_model(model: torch.nn.Module, optimizers: Sequence[object]) -> None:
         if p.is_meta:
             raise SettingError(f"model: {name} is on device meta: give it memory before job.train")
     if not any(p.requires_grad for p in parameters.values()):
-        raise SettingError("model: it has no parameter that requires a gradient")
+        cure = (
+            f": a pipeline of {stages} is too long for it, choose a smaller --replica pipeline=" if stages > 1 else ""
+        )
+        raise SettingError(f"model: it has no parameter that requires a gradient{cure}")
     known = {id(p) for p in parameters.values()}
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):

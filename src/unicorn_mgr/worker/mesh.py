@@ -45,7 +45,10 @@ class Inside:
         """The device mesh of these axes.  Raises `SettingError`."""
         for name in names:
             if name not in self._axes:
-                raise SettingError(f"replica_mesh: {name}: a replica of this job has {', '.join(self._axes)}")
+                raise SettingError(
+                    f"replica_mesh: {name}: a replica of this job has {', '.join(self._axes)}: name one of these, or "
+                    "add it to --replica"
+                )
         axes = tuple(self._axes)
         if self._whole is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -24,6 +24,16 @@ from unicorn_mgr.effects.coordinator import (
 EXIT_MISTAKE = 2
 EXIT_CANCELLED = 130
 
+_ONE_MODEL = "build the same model on every worker, whatever its node, its rank and its environment"
+_CURES = {
+    "parameters": _ONE_MODEL,
+    "buffers": _ONE_MODEL,
+    "order": "create parameters in the same order on every worker, not as they come out of a set",
+    "code": "keep the files that the job runs on as they are, or submit a snapshot of them",
+    "torch": "install the same torch on all nodes",
+}
+_ONE_CALL = "give job.train and training.steps the same on every worker"
+
 
 def mistakes(c: Context, job: Job) -> Iterator[Decision]:
     """A mistake of the user: a joiner's bars its replica's seats, a first worker's ends the job."""
@@ -84,8 +94,12 @@ def _barred(job: Job, worker: Worker, text: str) -> Iterator[Decision]:
 
 
 def _differences(mine: dict[str, str], theirs: dict[str, str]) -> str:
+    """What differs, and what to do about it; empty if nothing does."""
     odd = [k for k in sorted(mine.keys() | theirs.keys()) if mine.get(k) != theirs.get(k)]
-    return "; ".join(f"{k} is {mine.get(k, 'absent')} here and {theirs.get(k, 'absent')} there" for k in odd)
+    if {"parameters", "order"} <= set(odd):
+        odd.remove("order")
+    found = [f"{k} is {mine.get(k, 'absent')} here and {theirs.get(k, 'absent')} there" for k in odd]
+    return "; ".join(found + list(dict.fromkeys(_CURES.get(k, _ONE_CALL) for k in odd)))
 
 
 def poison(c: Context, job: Job) -> Iterator[Decision]:
