@@ -89,8 +89,8 @@ ONE_MODEL = "build the same model on every worker, whatever its node, its rank a
         (
             {"order": "x"},
             (
-                "order is x here and o there; create parameters in the same order on every worker, not as they come out of a "
-                "set"
+                "order is x here and o there; create parameters in the same order on every worker, not as they come "
+                "out of a set"
             ),
         ),
         (

@@ -13,7 +13,7 @@ from worker.recipes import line, loss_of
 from unicorn_mgr.messages import Attached, Axis, Fact, Mistake, Raised
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.attach import Job, attach
-from unicorn_mgr.worker.checks import LoopError, SettingError, check_split
+from unicorn_mgr.worker.checks import LoopError, SettingError, check_model, check_split
 from unicorn_mgr.worker.training import Training
 
 
@@ -163,6 +163,15 @@ def test_a_parameter_that_the_workers_of_a_replica_would_train_apart_is_refused(
         check_split(line(), {"shard": 2})
     check_split(line(), {"tensor": 2})
     check_split(line(), {})
+
+
+def test_a_stage_without_parameters_is_one_clear_line() -> None:
+    with pytest.raises(SettingError) as raised:
+        check_model(nn.Identity(), [], stages=8)
+    assert str(raised.value) == (
+        "model: it has no parameter that requires a gradient: a pipeline of 8 is too long, choose a shorter one with "
+        "--replica"
+    )
 
 
 def test_heads_that_cannot_be_shared_evenly_are_one_clear_line() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from unicorn_mgr.messages import Attached, Mistake, Raised, Ready, Suspended
-from unicorn_mgr.model import Mark, WorkerName
+from unicorn_mgr.model import STAGE_AXIS, Mark, WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
@@ -184,7 +184,7 @@ class Job:
         check_number("train: checkpoint_keep", checkpoint_keep, 1)
         check_metrics(metrics)
         check_state(state or {})
-        check_model(model, as_list(optimizer))
+        check_model(model, as_list(optimizer), self._axes.get(STAGE_AXIS, 1))
         check_split(model, self._axes)
         sum_gradients(model)
         siblings = self._siblings()

@@ -58,9 +58,7 @@ def check_model(model: torch.nn.Module, optimizers: Sequence[object], stages: in
         if p.is_meta:
             raise SettingError(f"model: {name} is on device meta: give it memory before job.train")
     if not any(p.requires_grad for p in parameters.values()):
-        cure = (
-            f": a pipeline of {stages} is too long for it, choose a smaller --replica pipeline=" if stages > 1 else ""
-        )
+        cure = f": a pipeline of {stages} is too long, choose a shorter one with --replica" if stages > 1 else ""
         raise SettingError(f"model: it has no parameter that requires a gradient{cure}")
     known = {id(p) for p in parameters.values()}
     for optimizer in optimizers:
