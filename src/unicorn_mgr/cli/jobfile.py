@@ -31,6 +31,22 @@ SHAPES = {
 }
 """What is wanted where a value is of another kind."""
 
+WANTED = {
+    "greater_than": "want more than {gt:g}",
+    "greater_than_equal": "want at least {ge:g}",
+    "finite_number": "want a finite number",
+    "float_type": "want a number",
+    "float_parsing": "want a number",
+    "int_type": "want a whole number",
+    "int_parsing": "want a whole number",
+    "int_from_float": "want a whole number",
+    "string_type": "want text; put it in quotes",
+    "bool_type": "want true or false",
+    "bool_parsing": "want true or false",
+    "literal_error": "want {expected}",
+}
+"""The commonest of pydantic's mistakes, as all others are worded here."""
+
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -160,9 +176,12 @@ def _first(wrong: ValidationError, path: Path) -> str:
         return f"{field}: {path}: missing; `unicorn schema` says what it is"
     if field == "deadline":
         return f"deadline: {found['input']}: want a date and time to come, with zone, e.g. {DEADLINE} ({path})"
+    value = found["input"] if isinstance(found["input"], str) and found["input"].isprintable() else repr(found["input"])
     if found["type"] in MISSHAPEN and field in SHAPES:
-        return f"{field}: {found['input']!r}: want {SHAPES[field]} ({path})"
-    return f"{field}: {found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]} ({path})"
+        return f"{field}: {value}: want {SHAPES[field]} ({path})"
+    if found["type"] in WANTED:
+        return f"{field}: {value}: {WANTED[found['type']].format(**found.get('ctx', {}))} ({path})"
+    return f"{field}: {value}: {found['msg'][0].lower()}{found['msg'][1:]} ({path})"
 
 
 def _spec(job: JobFile, folder: Path) -> JobSpec:
