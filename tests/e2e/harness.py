@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ from unicorn_mgr.model import JobSpec
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 SHARDED = SCRIPT.with_name("sharded.py")
+PIPELINED = SCRIPT.with_name("pipelined.py")
 PATIENCE_SECONDS = 60.0
 TOLERANCE = 1e-12
 MICRO_BATCHES = 6
@@ -195,6 +197,21 @@ class Cluster:
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def submit_split(
+    cluster: Cluster, script: Path, replica: dict[str, int], *arguments: str, replicas: int = 2, **spec: Any
+) -> Job:
+    """A job of replicas of several workers, that can train with one of them."""
+    size = math.prod(replica.values())
+    return cluster.submit(
+        ["--axes", ",".join(replica), *arguments],
+        size=size * replicas,
+        script=script,
+        replica=replica,
+        replica_size=size,
+        **{"size_min": size, **spec},
+    )
 
 
 @dataclass(eq=False)

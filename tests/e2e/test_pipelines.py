@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from e2e.harness import TOLERANCE, Cluster, Job, check_counted_once, cluster, distance, environment
+from e2e.harness import (
+    PIPELINED,
+    TOLERANCE,
+    Cluster,
+    Job,
+    Undisturbed,
+    check_counted_once,
+    cluster,
+    distance,
+    submit_split,
+)
 
-SCRIPT = Path(__file__).parent / "scripts" / "pipelined.py"
 STEPS = 24
 PIPELINE = {"pipeline": 2}
 
@@ -26,13 +32,9 @@ def eight(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same script without an agent."""
-    out = tmp_path_factory.mktemp("alone")
-    command = [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(STEPS)]
-    subprocess.run(command, check=True, env=environment(), timeout=100)
-    found: dict[str, Any] = torch.load(out / "weights-alone.pt", weights_only=True)
-    return found
+def alone(undisturbed: Undisturbed) -> dict[str, Any]:
+    """The same training without an agent."""
+    return undisturbed("--steps", str(STEPS), script=PIPELINED)
 
 
 def submit(
@@ -44,17 +46,8 @@ def submit(
     steps: int = STEPS,
     **spec: Any,
 ) -> Job:
-    size = math.prod(replica.values())
-    return cluster.submit(
-        ["--steps", str(steps), "--pace", str(pace), "--axes", ",".join(replica)],
-        size=replicas * size,
-        size_min=size,
-        drills=drills,
-        script=SCRIPT,
-        replica=replica,
-        replica_size=size,
-        **spec,
-    )
+    arguments = ("--steps", str(steps), "--pace", str(pace))
+    return submit_split(cluster, PIPELINED, replica, *arguments, replicas=replicas, drills=drills, **spec)
 
 
 def ends_well(job: Job, alone: dict[str, Any], members: int) -> None:

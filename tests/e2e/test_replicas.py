@@ -6,7 +6,17 @@ import math
 from typing import Any
 
 import pytest
-from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact, check_restored, distance
+from e2e.harness import (
+    SHARDED,
+    Cluster,
+    Job,
+    Undisturbed,
+    check_counted_once,
+    check_exact,
+    check_restored,
+    distance,
+    submit_split,
+)
 
 STEPS = 40
 PLACES = ["compute", "backward", "computed", "first_bucket", "in_reduce", "reduced", "optimizer"]
@@ -26,19 +36,8 @@ def submit(
     pace: float = 0.05,
     **spec: Any,
 ) -> Job:
-    size = math.prod(replica.values())
-    name = ",".join(replica)
-    arguments = ["--steps", str(STEPS), "--pace", str(pace), "--axes", name]
-    return cluster.submit(
-        arguments,
-        size=size * replicas,
-        size_min=size,
-        drills=drills,
-        script=SHARDED,
-        replica=replica,
-        replica_size=size,
-        **spec,
-    )
+    arguments = ("--steps", str(STEPS), "--pace", str(pace))
+    return submit_split(cluster, SHARDED, replica, *arguments, replicas=replicas, drills=drills, **spec)
 
 
 def finish(job: Job, alone: dict[str, Any], members: int) -> None:

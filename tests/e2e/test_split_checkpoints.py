@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact
+from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact, submit_split
 
 SHARD = {"shard": 2}
 STEPS = 24
@@ -35,18 +35,9 @@ def submit(
     steps: int = STEPS,
     **spec: Any,
 ) -> Job:
-    size = math.prod(replica.values())
-    return cluster.submit(
-        ["--steps", str(steps), "--axes", ",".join(replica), *more],
-        size=size * replicas,
-        script=SHARDED,
-        replica=replica,
-        replica_size=size,
-        checkpoint_url=str(store),
-        checkpoint_every_steps=every,
-        checkpoint_keep=20,
-        **{"size_min": size, **spec},
-    )
+    stored = {"checkpoint_url": str(store), "checkpoint_every_steps": every, "checkpoint_keep": 20}
+    arguments = ("--steps", str(steps), *more)
+    return submit_split(cluster, SHARDED, replica, *arguments, replicas=replicas, **stored, **spec)
 
 
 def stored_steps(store: Path) -> list[int]:
