@@ -217,6 +217,13 @@ class ModelDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaShape:
+    """A way of splitting a copy of a model over workers."""
+
+    axes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a researcher asks for."""
 
@@ -272,3 +279,5 @@ class JobSpec:
     steps: int = 0
     """As many as its training loop makes in all."""
     model: ModelDescription | None = None
+    shapes: tuple[ReplicaShape, ...] = ()
+    """Any of which `replica` may be while the job runs, the best first; empty: it stays as it is."""

@@ -64,6 +64,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         (*RUN, "--replica", "shard", *SCRIPT),
         "--replica: shard: want axes among shard, tensor, pipeline and workers, e.g. shard=2,tensor=2",
     ),
+    "shapes without a checkpoint": (
+        (*RUN, "--min", "2", "--max", "4", "--replica", "shard=4", "--replica", "shard=2", *SCRIPT),
+        "checkpoint: missing; a job of several shapes changes from one to another through what is stored there",
+    ),
     "half a replica": (
         (*RUN, "--min", "1", "--max", "2", "--replica", "shard=2", *SCRIPT),
         "min: 1: want whole replicas of 2 slots: 2 or 4",

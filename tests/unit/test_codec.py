@@ -25,6 +25,7 @@ NESTED = (
     model.JobDrill,
     model.JobSpec,
     model.ModelDescription,
+    model.ReplicaShape,
 )
 
 

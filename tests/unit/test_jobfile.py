@@ -109,6 +109,14 @@ def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
             "name: gpt\ncommand: [x]\nreplica: 4\n",
             "replica: 4: want axes and how many workers along each, e.g. {{shard",
         ),
+        (
+            "name: gpt\ncommand: [x]\nshapes: {shard: 4}\n",
+            "shapes: {{'shard': 4}}: want a list of what replica may be, e.g. [{{shard: 4}}, {{shard: 2}}]",
+        ),
+        (
+            "name: gpt\ncommand: [x]\nshapes: [{shard: 4}]\nreplica: {shard: 2}\n",
+            "replica: want none beside shapes: the first of these is what the job begins with",
+        ),
         ("name: gpt\ncommand: [x]\nmodel: 7b\n", "model: 7b: want fields and values; `unicorn schema` prints which"),
         ("name: gpt\ncommand: [x]\nreplica: {shard: 0}\n", "replica.shard: 0: want at least 1"),
         (
@@ -131,6 +139,13 @@ def test_a_mistake_is_one_line_that_names_the_field(tmp_path: Path, text: str, l
         read(tmp_path, text)
     assert str(caught.value).startswith(line.format(path=tmp_path / "job.yaml"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_job_begins_with_the_first_of_its_shapes(tmp_path: Path) -> None:
+    text = "name: gpt\ncommand: [python, x.py]\nmin: 2\nmax: 4\nshapes: [{shard: 4}, {shard: 2, tensor: 1}]\n"
+    spec = read(tmp_path, text)
+    assert (spec.replica, spec.replica_size) == ({"shard": 4}, 4)
+    assert [shape.axes for shape in spec.shapes] == [{"shard": 4}, {"shard": 2, "tensor": 1}]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -160,6 +175,20 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("min: 4\nmax: 6\nreplica: {shard: 4}\n", "max: 6: want whole replicas of 4 slots: 4 or 8"),
         ("min: 1\nmax: 4\nreplica: {shard: 2}\n", "min: 1: want whole replicas of 2 slots: 2 or 4"),
         ("min: 4\nmax: 4\nreplica: {shard: 2}\nreplica_size: 4\n", "replica_size: 4: want 2, as replica has"),
+        (
+            "min: 2\nmax: 4\nshapes: [{shard: 4}, {shard: 2}]\n",
+            "checkpoint: missing; a job of several shapes changes from one to another through what is stored there",
+        ),
+        (
+            "min: 4\nmax: 5\ncheckpoint: {url: x}\nshapes: [{shard: 4}, {shard: 3}]\n",
+            "shapes.1: shard=3: no multiple of its 3 slots lies from min 4 to max 5: want another min or max",
+        ),
+        ("max: 4\ncheckpoint: {url: x}\nshapes: [{shard: 4}, {shard: 4}]\n", "shapes.1: shard=4: it is there twice"),
+        ("max: 4\ncheckpoint: {url: x}\nshapes: [{shard: 4}, {}]\n", "shapes.1: want axes and how many workers"),
+        (
+            "checkpoint: {url: x}\nsizes: [4]\nshapes: [{shard: 4}, {shard: 2}]\n",
+            "sizes: (4,): want none with shapes: each has its own, from min to max",
+        ),
         ("max: 4\nthroughput: {1: 1.0, 2: 0.5, 3: 2.0, 4: 3.0}\n", "throughput[2]: 0.5 is less than 1 with 1 slots"),
         ("max: 4\nthroughput: {1: 1.0, 4: 3.0}\n", "throughput: nothing for 2, 3 slots: add them"),
         (

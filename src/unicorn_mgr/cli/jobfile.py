@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from unicorn_mgr.cli.common import Problem
 from unicorn_mgr.cli.run import passed_environment
-from unicorn_mgr.model import JobSpec, ModelDescription
+from unicorn_mgr.model import JobSpec, ModelDescription, ReplicaShape
 
 BYTES_MAX = 1 << 20
 DEADLINE = "2040-01-31T18:00:00+01:00"
@@ -25,6 +25,7 @@ SHAPES = {
     "env": "names and values, e.g. {DATA: /data}",
     "sizes": "a list of numbers of slots, e.g. [8, 16]",
     "replica": "axes and how many workers along each, e.g. {shard: 4}",
+    "shapes": "a list of what replica may be, e.g. [{shard: 4}, {shard: 2}]",
     "throughput": "slots and FLOP/s, e.g. {8: 3.2e15}",
     "model": "fields and values; `unicorn schema` prints which",
     "checkpoint": "fields and values, e.g. {url: checkpoints, every: 100}",
@@ -121,6 +122,8 @@ class JobFile(_Strict):
     """Only these numbers of slots; empty: all between min and max."""
     replica: dict[Axis, Count] = {}
     """Of a job that attaches: the axes along which a copy of its model is split over workers, e.g. {shard: 4}."""
+    shapes: list[dict[Axis, Count]] = []
+    """In place of `replica`: ways to split a copy, the best first; another is taken where there is no room for one."""
     replica_size: Count | None = None
     """Slots that hold one copy of the state, where `replica` does not say; a job has whole ones only."""
     replica_within: Literal["node", "domain"] = "node"
@@ -188,6 +191,9 @@ def _spec(job: JobFile, folder: Path) -> JobSpec:
     checkpoint = job.checkpoint
     least = job.min or min(job.sizes, default=1)
     url = checkpoint.url if checkpoint is not None else ""
+    if job.shapes and job.replica:
+        raise Problem("replica: want none beside shapes: the first of these is what the job begins with")
+    shapes = [{str(axis): size for axis, size in axes.items()} for axes in job.shapes or [job.replica]]
     return JobSpec(
         name=job.name,
         command=tuple(job.command),
@@ -198,8 +204,9 @@ def _spec(job: JobFile, folder: Path) -> JobSpec:
         weight=job.weight,
         priority=job.priority,
         sizes=tuple(job.sizes),
-        replica={str(axis): size for axis, size in job.replica.items()},
-        replica_size=job.replica_size or math.prod(job.replica.values()),
+        replica=shapes[0],
+        replica_size=job.replica_size or math.prod(shapes[0].values()),
+        shapes=tuple(map(ReplicaShape, shapes)) if job.shapes else (),
         replica_within=job.replica_within,
         domains=job.domains,
         throughput=dict(job.throughput),

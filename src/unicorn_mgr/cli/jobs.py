@@ -10,6 +10,7 @@ import typer
 from unicorn_mgr.cli import shapes
 from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
 from unicorn_mgr.cli.show import ago, one_line, say, show_json, show_table
+from unicorn_mgr.coordinator.shapes import said
 from unicorn_mgr.messages import JobView
 
 COLUMNS = (
@@ -61,6 +62,8 @@ def show_job(job: JobView) -> None:
     show_jobs([job], "")
     say()
     say(f"command: {job.command}")
+    if job.replica:
+        say(f"a copy of its model is split as {said(job.replica)}")
     if job.started_at:
         say(f"started {ago(job.started_at)}" + (f", ended {ago(job.ended_at)}" if job.ended_at else ""))
     if job.checkpoint_url:

@@ -35,7 +35,7 @@ from unicorn_mgr.cli.output import Output, follow
 from unicorn_mgr.cli.progress import Progress
 from unicorn_mgr.cli.show import note, say
 from unicorn_mgr.coordinator.admission import Rejected, check_spec
-from unicorn_mgr.model import AXES, Drill, JobDrill, JobSpec
+from unicorn_mgr.model import AXES, Drill, JobDrill, JobSpec, ReplicaShape
 
 _PASSED = re.compile(
     r"(PATH|VIRTUAL_ENV|PYTHON\w*|LD_LIBRARY_PATH|LANG|LC_\w+|TZ|HOME|CONDA_PREFIX)"
@@ -60,11 +60,11 @@ def register(app: typer.Typer) -> None:
         name: str = typer.Option(..., "--name", help="The job's name, unique among running ones."),
         size_min: int = typer.Option(1, "--min", help="Fewest workers it can train with."),
         size_max: int | None = typer.Option(None, "--max", help="Most workers it can use; as --min if not given."),
-        replica: str = typer.Option(
-            "",
+        replica: list[str] = typer.Option(
+            [],
             "--replica",
             metavar="AXIS=N,...",
-            help="Split each copy of the model over workers, e.g. shard=2,tensor=2.",
+            help="Split each copy of the model over workers, e.g. shard=2,tensor=2; again: or so, if there is no room.",
         ),
         weight: float = typer.Option(1.0, "--weight", help="Its worth against other jobs."),
         checkpoint: str = typer.Option("", "--checkpoint", metavar="URL", help="Directory or fsspec URL."),
@@ -93,8 +93,9 @@ def register(app: typer.Typer) -> None:
             directory=str((workdir or Path.cwd()).resolve()),
             size_min=size_min,
             size_max=size_min if size_max is None else size_max,
-            replica=(axes := parse_replica(replica)),
-            replica_size=math.prod(axes.values()),
+            replica=(shapes := [parse_replica(way) for way in replica] or [{}])[0],
+            replica_size=math.prod(shapes[0].values()),
+            shapes=tuple(map(ReplicaShape, shapes)) if len(shapes) > 1 else (),
             weight=weight,
             checkpoint_url=checkpoint if "://" in checkpoint or not checkpoint else str(Path(checkpoint).resolve()),
             checkpoint_every_steps=checkpoint_every,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from unicorn_mgr.coordinator.shapes import in_shape, said
 from unicorn_mgr.coordinator.state import ClusterState, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.throughput import COUNTLESS, expected
 from unicorn_mgr.effects import coordinator as e
@@ -56,7 +57,8 @@ def check_spec(spec: JobSpec) -> None:
             text = str(value)
             raise Rejected(Mistake(field, text if text.isprintable() else repr(text), fix))
     try:
-        expected(spec, COUNTLESS, min(spec.size_max, SLOTS_TRIED_MAX))
+        for shaped in [in_shape(spec, shape.axes) for shape in spec.shapes] or [spec]:
+            expected(shaped, COUNTLESS, min(spec.size_max, SLOTS_TRIED_MAX))
     except ProfileError as wrong:
         field, _, rest = str(wrong).partition(": ")
         value, _, fix = rest.partition(": ")
@@ -117,17 +119,40 @@ def _of_planning(spec: JobSpec) -> Rules:
 
 def _of_replica(spec: JobSpec) -> Rules:
     """Only whole replicas can be had."""
+    if spec.shapes:
+        yield from _of_shapes(spec)
     if not spec.replica:
         return
+    yield from _of_axes("replica", spec.replica)
     size = math.prod(spec.replica.values())
-    for axis, along in spec.replica.items():
-        yield axis in AXES, "replica", axis, f"want {' or '.join(AXES)}"
-        yield 1 <= along <= SIZE_MAX, f"replica.{axis}", along, "want at least 1"
     yield spec.replica_size == size, "replica_size", spec.replica_size, f"want {size}, as replica has"
-    for field, slots in (("min", spec.size_min), ("max", spec.size_max)):
+    for field, slots in (("min", spec.size_min), ("max", spec.size_max)) if not spec.shapes else ():
         below = max(slots // size, 1) * size
         wanted = f"want whole replicas of {size} slots: {below} or {below + size}"
         yield slots % size == 0, field, slots, wanted
+
+
+def _of_axes(field: str, axes: Mapping[str, int]) -> Rules:
+    for axis, along in axes.items():
+        yield axis in AXES, field, axis, f"want {' or '.join(AXES)}"
+        yield 1 <= along <= SIZE_MAX, f"{field}.{axis}", along, "want at least 1"
+
+
+def _of_shapes(spec: JobSpec) -> Rules:
+    """Each of them has to have a size; and from one to another the state goes through storage."""
+    shapes = [shape.axes for shape in spec.shapes]
+    for number, axes in enumerate(shapes):
+        field, size = f"shapes.{number}", math.prod(axes.values())
+        yield bool(axes), field, "", "want axes and how many workers along each, e.g. {shard: 2}"
+        yield from _of_axes(field, axes)
+        yield axes not in shapes[:number], field, said(axes), "it is there twice"
+        fits = -(-spec.size_min // size) * size <= spec.size_max if size > 0 else False
+        limits = f"min {spec.size_min} to max {spec.size_max}"
+        yield fits, field, said(axes), f"no multiple of its {size} slots lies from {limits}: want another min or max"
+    yield spec.replica in shapes, "replica", said(spec.replica), f"want one of shapes: {' or '.join(map(said, shapes))}"
+    yield not spec.sizes, "sizes", spec.sizes, "want none with shapes: each has its own, from min to max"
+    through = "missing; a job of several shapes changes from one to another through what is stored there"
+    yield len(shapes) == 1 or bool(spec.checkpoint_url), "checkpoint", "", through
 
 
 _DURATION = "want a number of seconds, at least 0"

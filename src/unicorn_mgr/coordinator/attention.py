@@ -27,7 +27,7 @@ def concerned(state: ClusterState, outlook: Outlook, event: e.Event) -> set[str]
     if isinstance(event, e.PlanWanted):
         return set()
     if isinstance(event, e.PlanReady):
-        return {j.name for j in state.jobs.values() if wants_slots(j) and _lacks_workers(j)}
+        return {j.name for j in state.jobs.values() if wants_slots(j) and (_lacks_workers(j) or _may_change_shape(j))}
     return set(state.jobs)
 
 
@@ -45,6 +45,10 @@ def _beside(state: ClusterState, name: str, *, ended: bool) -> set[str]:
 
 def _lacks_workers(job: Job) -> bool:
     return len(job.seats) > sum(w.alive for w in job.workers.values())
+
+
+def _may_change_shape(job: Job) -> bool:
+    return not job.seats and len(job.spec.shapes) > 1
 
 
 class Agenda:

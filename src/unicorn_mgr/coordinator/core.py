@@ -41,6 +41,7 @@ from unicorn_mgr.coordinator.rules import (
     planning,
     preparation,
     replicas,
+    shapes,
     stalls,
     suspension,
 )
@@ -80,6 +81,7 @@ JOB_RULES: tuple[JobRule, ...] = (
     suspension.withdrawn,
     suspension.ended,
     epochs.life_ended,
+    shapes.changed,
     epochs.granted,
     allocation.gang,
     allocation.ordered,

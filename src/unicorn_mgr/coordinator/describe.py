@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+from unicorn_mgr.coordinator.shapes import said
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, Suspended, Symptom
 from unicorn_mgr.phases import Phase
@@ -195,6 +196,8 @@ def _of_job(event: e.Event) -> str:
             return f"job {job} keeps its slots: {reason}"
         case e.JobSuspended(job, step):
             return f"job {job} is suspended: its state after step {step} is in storage"
+        case e.ShapeChanged(job, axes, reason):
+            return f"job {job} is split as {said(axes)} from now on: {reason}"
         case e.JobEnded(job, code, reason):
             return f"job {job} ended with {code}: {reason}"
         case _:

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from unicorn_mgr.coordinator.record_incidents import IncidentEvent
 from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.shapes import in_shape
 from unicorn_mgr.coordinator.standstills import costs_of
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
 from unicorn_mgr.coordinator.throughput import micro_batches, rate_at, rated, staircases
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import WorkerName
+from unicorn_mgr.planner.choices import sizes_of
 from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, Staircase
 
 DOMAINS = 2
@@ -181,19 +183,21 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
     kept = sum(map(cluster.holds, job.seats.values()))
     seated = [(w.node, w.slot) for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
     # Survivors go on below the minimum, too: to stop them would help nobody.
-    floor = min(job.spec.size_min, kept) if seated else 0
+    replica = job.spec.replica_size or 1
+    size_min = -(-job.spec.size_min // replica) * replica
+    floor = min(size_min, kept) if seated else 0
     if job.gang and any(w.alive for w in job.workers.values()):
         floor = kept  # it would begin anew, and nobody knows what that costs it
     pace = _pace(job, cluster, before)
     demand = Demand(
         job=job.name,
-        size_min=job.spec.size_min,
+        size_min=size_min,
         floor=floor,
         suspendable=job.suspendable and not job.gang,
         size_max=job.spec.size_max,
         weight=job.spec.weight,
         priority=job.spec.priority,
-        replica=job.spec.replica_size or 1,
+        replica=replica,
         within="domain" if job.spec.replica_within == "domain" else "node",
         domains=job.spec.domains or DOMAINS,
         needed=max(job.spec.throughput_min, rate_at(job, job.due_slots)),
@@ -274,6 +278,20 @@ class Outlook:
     def holds(self, place: Place) -> bool:
         """Whether a slot may be used."""
         return self._cluster.holds(place)
+
+    def has_room(self, state: ClusterState, job: Job, axes: Mapping[str, int]) -> bool:
+        """Whether a job would have its minimum if its replicas were of another shape."""
+        other = replace(job, spec=in_shape(job.spec, axes))
+        jobs = [other if j is job else j for j in state.jobs.values() if wants_slots(j)]
+        present = self.problem(state)
+        asked = problem_with(state, self._settings, present, present.nodes, jobs)
+        return job.name not in sizes_of(asked).refused
+
+    def surroundings(self, state: ClusterState, job: Job) -> str:
+        """A digest of what there is for a job: slots, and what others wish and have."""
+        demands = self.problem(state).demands
+        others = [(self._seen[d.job].wish, d.size) for d in demands if d.job != job.name]
+        return hashlib.sha256(repr((self._digest, others)).encode()).hexdigest()[:16]
 
     def jobs_on(self, node: str) -> set[str]:
         """Jobs that have, or have had, anything on a node, and those that may have by now."""
@@ -378,5 +396,5 @@ def _digest(node: Node | None) -> int:
 
 
 def _wish(job: Job, d: Demand) -> str:
-    wishes = (d.job, d.size_min, d.size_max, d.weight, d.priority, d.needed)
+    wishes = (d.job, d.size_min, d.size_max, d.weight, d.priority, d.needed, d.replica)
     return repr((*wishes, sorted(d.barred), d.may_grow, d.suspendable, micro_batches(job), job.paces))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from unicorn_mgr.coordinator.record_incidents import tell
+from unicorn_mgr.coordinator.shapes import in_shape, said
 from unicorn_mgr.coordinator.standstills import FROM_NOBODY, kind_of, measure
 from unicorn_mgr.coordinator.state import (
     Checkpoint,
@@ -45,6 +46,7 @@ JobEvent = (
     | e.SuspensionOrdered
     | e.SuspensionWithdrawn
     | e.JobSuspended
+    | e.ShapeChanged
     | e.CheckpointCommitted
     | e.JobEnded
 )
@@ -87,6 +89,7 @@ _OfJob = (
     | e.SuspensionOrdered
     | e.SuspensionWithdrawn
     | e.JobSuspended
+    | e.ShapeChanged
     | e.CheckpointCommitted
     | e.JobEnded
 )
@@ -136,14 +139,13 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
             job.phase = JobPhase.ENDING
         case e.SuspensionOrdered() | e.SuspensionWithdrawn() | e.JobSuspended():
             _suspended(state, job, event, now)
+        case e.ShapeChanged():
+            _shape_changed(job, event)
         case e.CheckpointCommitted(_, step, lineage, url):
             job.checkpoint, job.written = Checkpoint(step, lineage, url), {}
             job.checkpoint_error = ""
-        case e.JobEnded(_, exit_code, reason):
-            job.phase, job.exit_code, job.end_reason, job.ended_at = JobPhase.ENDED, exit_code, reason, now
-            job.seats, job.members, job.transition = {}, (), None
-            job.inquiry, job.sentence, job.suspension = None, None, None
-            _up_again(job, now)
+        case e.JobEnded():
+            _job_ended(job, event, now)
         case _:
             assert_never(event)
 
@@ -155,6 +157,21 @@ def _life_ended(job: Job) -> None:
     job.inquiry, job.sentence, job.halted = None, None, False
     job.suspension, job.standing = None, False
     job.phase = JobPhase.STARTING if job.seats else JobPhase.WAITING
+
+
+def _job_ended(job: Job, event: e.JobEnded, now: float) -> None:
+    job.phase, job.exit_code, job.end_reason, job.ended_at = JobPhase.ENDED, event.exit_code, event.reason, now
+    job.seats, job.members, job.transition = {}, (), None
+    job.inquiry, job.sentence, job.suspension = None, None, None
+    _up_again(job, now)
+
+
+def _shape_changed(job: Job, event: e.ShapeChanged) -> None:
+    """What was known of its seats, and of its pace, was of replicas of another shape."""
+    job.shapes_tried[said(job.spec.replica)] = event.surroundings
+    job.spec, job.seats_reason = in_shape(job.spec, event.axes), event.reason
+    job.starts_before += max(job.incarnations.values(), default=0) + 1
+    job.barred, job.marks, job.written, job.measured, job.paces = {}, {}, {}, {}, {}
 
 
 def _suspended(

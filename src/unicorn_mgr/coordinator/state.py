@@ -9,6 +9,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from unicorn_mgr.coordinator.counters import Counters
 from unicorn_mgr.effects.coordinator import PlanReady
 from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample, StateSource
 from unicorn_mgr.model import Epoch, JobSpec, Lineage, Slot, WorkerName
@@ -258,6 +259,10 @@ class Job:
     trains: bool = False
     """Some process has come to the head of a training loop."""
     gang_restarts: int = 0
+    starts_before: int = 0
+    """Of replicas of another shape than the present one: a start's number is never used twice."""
+    shapes_tried: dict[str, str] = field(default_factory=dict)
+    """By shape that it has left as there was no room for it: in which surroundings."""
     incidents: list[str] = field(default_factory=list)
     """Open ones, oldest first."""
     incidents_seen: int = 0
@@ -423,27 +428,6 @@ class Planning:
     def answered(self) -> bool:
         """The newest question has its answer."""
         return self.plan is not None and self.plan.number == self.number
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the metrics count since the cluster began; label values are joined by '|'."""
-
-    incidents: dict[str, int] = field(default_factory=dict)
-    phase_seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Per phase of recovery: one count per bucket of `RECOVERY_BUCKETS`, then the sum."""
-    epochs: int = 0
-    restarts: int = 0
-    averted: int = 0
-    """Suspicions that a second reading dispelled."""
-    plans: dict[str, int] = field(default_factory=dict)
-    """Answers of the planner, by rung of the ladder and solver."""
-    plan_seconds: dict[str, float] = field(default_factory=dict)
-    """All that they took, by the same."""
-    moves: int = 0
-    """Jobs that a plan has given or taken slots."""
-    false_verdicts: int = 0
-    """Nodes declared lost whose agent came back with the same processes."""
 
 
 @dataclass(slots=True)

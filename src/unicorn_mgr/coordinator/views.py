@@ -134,6 +134,7 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         ended_at=state.wall(job.ended_at) if job.ended_at else 0.0,
         command=" ".join(job.spec.command),
         skipped=tuple(SkippedMicroBatch(step, number) for step, number in job.poison),
+        replica=dict(job.spec.replica),
     )
 
 

@@ -142,6 +142,7 @@ class JobView:
     ended_at: float = 0.0
     command: str = ""
     skipped: tuple[SkippedMicroBatch, ...] = ()
+    replica: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills", "priority", "replica_size", "replica_within", "domains", "sizes", "throughput", "throughput_min", "model", "deadline", "steps", "replica", "snapshot_budget")
+    __slots__ = ("name", "command", "environment", "directory", "snapshot", "size_min", "size_max", "weight", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "observe", "skip_poison", "inexact", "stall_seconds", "stall_factor", "user_seconds", "restarts_max", "poison_deaths", "drills", "priority", "replica_size", "replica_within", "domains", "sizes", "throughput", "throughput_min", "model", "deadline", "steps", "replica", "snapshot_budget", "shapes")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class JobSpec(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
     environment: _containers.ScalarMap[str, str]
@@ -94,7 +95,21 @@ class JobSpec(_message.Message):
     steps: int
     replica: _containers.ScalarMap[str, int]
     snapshot_budget: float
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ..., priority: _Optional[int] = ..., replica_size: _Optional[int] = ..., replica_within: _Optional[str] = ..., domains: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., throughput: _Optional[_Mapping[int, float]] = ..., throughput_min: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., deadline: _Optional[float] = ..., steps: _Optional[int] = ..., replica: _Optional[_Mapping[str, int]] = ..., snapshot_budget: _Optional[float] = ...) -> None: ...
+    shapes: _containers.RepeatedCompositeFieldContainer[ReplicaShape]
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., weight: _Optional[float] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., observe: bool = ..., skip_poison: bool = ..., inexact: bool = ..., stall_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., user_seconds: _Optional[float] = ..., restarts_max: _Optional[int] = ..., poison_deaths: _Optional[int] = ..., drills: _Optional[_Iterable[_Union[JobDrill, _Mapping]]] = ..., priority: _Optional[int] = ..., replica_size: _Optional[int] = ..., replica_within: _Optional[str] = ..., domains: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., throughput: _Optional[_Mapping[int, float]] = ..., throughput_min: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., deadline: _Optional[float] = ..., steps: _Optional[int] = ..., replica: _Optional[_Mapping[str, int]] = ..., snapshot_budget: _Optional[float] = ..., shapes: _Optional[_Iterable[_Union[ReplicaShape, _Mapping]]] = ...) -> None: ...
+
+class ReplicaShape(_message.Message):
+    __slots__ = ("axes",)
+    class AxesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    AXES_FIELD_NUMBER: _ClassVar[int]
+    axes: _containers.ScalarMap[str, int]
+    def __init__(self, axes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ModelDescription(_message.Message):
     __slots__ = ("parameters", "sequence_length", "global_batch", "micro_batch", "device", "precision", "tensor_parallel", "pipeline_parallel", "context_parallel", "layers", "hidden", "active_parameters")
@@ -296,7 +311,14 @@ class WorkerView(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., node: _Optional[str] = ..., slot: _Optional[int] = ..., state: _Optional[str] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., member: bool = ...) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job", "state", "size", "size_wanted", "size_min", "size_max", "step", "epoch", "weight", "restarts", "ettr", "reason", "exit_code", "observe", "checkpoint_step", "checkpoint_url", "workers", "step_seconds", "incidents", "started_at", "ended_at", "command", "skipped")
+    __slots__ = ("job", "state", "size", "size_wanted", "size_min", "size_max", "step", "epoch", "weight", "restarts", "ettr", "reason", "exit_code", "observe", "checkpoint_step", "checkpoint_url", "workers", "step_seconds", "incidents", "started_at", "ended_at", "command", "skipped", "replica")
+    class ReplicaEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +342,7 @@ class JobView(_message.Message):
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: str
     size: int
@@ -343,7 +366,8 @@ class JobView(_message.Message):
     ended_at: float
     command: str
     skipped: _containers.RepeatedCompositeFieldContainer[SkippedMicroBatch]
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., size_wanted: _Optional[int] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., weight: _Optional[float] = ..., restarts: _Optional[int] = ..., ettr: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., observe: bool = ..., checkpoint_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., step_seconds: _Optional[float] = ..., incidents: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., command: _Optional[str] = ..., skipped: _Optional[_Iterable[_Union[SkippedMicroBatch, _Mapping]]] = ...) -> None: ...
+    replica: _containers.ScalarMap[str, int]
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., size_wanted: _Optional[int] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., weight: _Optional[float] = ..., restarts: _Optional[int] = ..., ettr: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., observe: bool = ..., checkpoint_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., step_seconds: _Optional[float] = ..., incidents: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., command: _Optional[str] = ..., skipped: _Optional[_Iterable[_Union[SkippedMicroBatch, _Mapping]]] = ..., replica: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class SkippedMicroBatch(_message.Message):
     __slots__ = ("step", "number")

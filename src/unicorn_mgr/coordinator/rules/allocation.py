@@ -88,7 +88,7 @@ def _world(job: Job, seat: int) -> list[int]:
 def _start(job: Job, world: list[int]) -> int:
     """Processes that are to meet do so by the number of their start: whoever comes late to one belongs to it."""
     if job.spec.replica:
-        return max(job.incarnations.get(seat, 0) for seat in world)
+        return job.starts_before + max(job.incarnations.get(seat, 0) for seat in world)
     return job.gang_restarts + bool(job.gang and any(job.incarnations.values()) and not job.alive())
 
 

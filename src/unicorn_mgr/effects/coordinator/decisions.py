@@ -318,6 +318,17 @@ class JobSuspended:
 
 
 @dataclass(frozen=True, slots=True)
+class ShapeChanged:
+    """A job that waits splits its model otherwise from now on: so there may be room for it."""
+
+    job: str
+    axes: dict[str, int]
+    reason: str
+    surroundings: str
+    """A digest of what is there for it, in which there was no room for the shape that it had."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
     """All parts of a checkpoint are in storage: it may be published."""
 
@@ -371,6 +382,7 @@ Decision = (
     | SuspensionOrdered
     | SuspensionWithdrawn
     | JobSuspended
+    | ShapeChanged
     | CheckpointCommitted
     | JobEnded
 )

@@ -1,0 +1,19 @@
+"""The shapes of a job's replicas: it has one at a time, and its spec says which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unicorn_mgr.model import JobSpec
+
+
+def in_shape(spec: JobSpec, axes: Mapping[str, int]) -> JobSpec:
+    """The job with its replicas split along these axes."""
+    return replace(spec, replica=dict(axes), replica_size=math.prod(axes.values()))
+
+
+def said(axes: Mapping[str, int]) -> str:
+    """As on the command line."""
+    return ",".join(f"{axis}={size}" for axis, size in axes.items())

@@ -1,0 +1,108 @@
+"""Jobs of several shapes with real processes: where four slots are not together any more, two do, in float64."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact, cluster
+
+from unicorn_mgr import messages
+from unicorn_mgr.model import ReplicaShape
+
+FOUR, TWO = {"shard": 4}, {"shard": 2}
+LARGE, SMALL = "node-0", "node-1"
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def alone(undisturbed: Undisturbed) -> dict[str, Any]:
+    """The same training without an agent."""
+    return undisturbed("--steps", str(STEPS), script=SHARDED)
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterator[Cluster]:
+    """Two nodes, of four slots and of two."""
+    folder = tmp_path_factory.mktemp("uneven")
+    with cluster(folder, templates, nodes=2, slots=4, settings=("fence_seconds=7.5",)) as found:
+        found.command(messages.DegradeNode(SMALL, slots="2"))
+        yield found
+
+
+def submit(cluster: Cluster, store: Path, drills: tuple[str, ...] = ()) -> Job:
+    return cluster.submit(
+        ["--steps", str(STEPS), "--axes", "shard", "--pace", "0.05"],
+        size=4,
+        size_min=2,
+        drills=drills,
+        script=SHARDED,
+        replica=FOUR,
+        replica_size=4,
+        shapes=(ReplicaShape(FOUR), ReplicaShape(TWO)),
+        checkpoint_url=str(store),
+        checkpoint_every_steps=4,
+        checkpoint_keep=20,
+    )
+
+
+def ends_in_two(job: Job, alone: dict[str, Any], members: int) -> None:
+    def changed(_: object) -> bool:
+        view = job.cluster.job(job.name)
+        return (view.replica, view.size) == (TWO, members)
+
+    job.cluster.wait_for("it trains in its other shape", changed)
+    (job.out / "hurry").touch()
+    ended = job.wait()
+    assert ended.exit_code == 0, f"{ended.reason}\n{job.cluster.logs()}"
+    check_exact(job, alone, members)
+    (change,) = [h.event for h in job.cluster.events() if h.kind == "ShapeChanged" and h.event.job == job.name]
+    assert change.axes == TWO
+
+
+def begun_in_four(job: Job, step: int) -> None:
+    job.wait_step(step)
+    view = job.cluster.job(job.name)
+    assert (view.replica, {w.node for w in view.workers}) == (FOUR, {LARGE})
+
+
+def test_slots_are_taken_from_it_and_nothing_is_lost(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    job = submit(uneven, tmp_path / "store")
+    begun_in_four(job, 5)
+    uneven.command(messages.DegradeNode(LARGE, slots="2"))
+    ends_in_two(job, alone, 4)
+    uneven.command(messages.DegradeNode(LARGE, slots="4"))
+    computed = Counter((step, number) for _, step, number, rehearsal in job.records() if not rehearsal)
+    assert set(computed.values()) == {1}
+    assert uneven.incidents(job.name) == []
+
+
+def test_its_node_is_lost(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """With all copies of its state, so it goes back to the newest checkpoint."""
+    job = submit(uneven, tmp_path / "store")
+    begun_in_four(job, 9)
+    uneven.power_off(LARGE)
+    ends_in_two(job, alone, 2)
+    uneven.power_on(LARGE)
+    uneven.wait_for("the node is back", lambda _: all(n.state == "up" for n in uneven.look().nodes))
+    check_counted_once(job, STEPS)
+    resumed = [
+        h.event.fact for h in uneven.events() if h.kind == "WorkerTold/Resumed" and h.event.worker.startswith(job.name)
+    ]
+    assert {f.restored_step for f in resumed if f.source == "storage"} <= {3, 7}
+    assert max(i.steps_lost for i in uneven.incidents(job.name)) <= 6
+
+
+def test_faults_in_the_middle_of_a_change(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """The old shape loses a worker while it stores what the new one is to begin with; the new one as it begins."""
+    job = submit(uneven, tmp_path / "store", drills=("2.0:kill:8:snapshot", "1.1:kill:-1:compute"))
+    begun_in_four(job, 8)
+    uneven.command(messages.DrainNode(LARGE))
+    ends_in_two(job, alone, 2)
+    uneven.command(messages.UndrainNode(LARGE))
+    check_counted_once(job, STEPS)
+    dead = {h.event.exited.worker for h in uneven.events() if h.kind == "WorkerExited" and h.event.exited.code == -9}
+    assert {f"{job.name}/2.0", f"{job.name}/1.1"} <= dead

@@ -1,0 +1,224 @@
+"""Jobs of several shapes in the coordinator's core: where one has no room, a job that waits takes another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from unit.test_core_suspension import STORE, Suspending
+from unit.world import kinds
+
+from unicorn_mgr import messages as m
+from unicorn_mgr.coordinator.describe import describe
+from unicorn_mgr.coordinator.liveness import Liveness
+from unicorn_mgr.coordinator.views import job_view
+from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import ReplicaShape
+
+FOUR, TWO = {"shard": 4}, {"shard": 2}
+SHAPES: dict[str, Any] = {
+    "replica": FOUR,
+    "replica_size": 4,
+    "shapes": (ReplicaShape(FOUR), ReplicaShape(TWO)),
+    "checkpoint_url": STORE,
+}
+
+
+class Shaped(Suspending):
+    """A node of four slots, on which the job trains, and one of two."""
+
+    def begun(self, size_max: int = 4, size_min: int = 2) -> None:
+        self.attach("large", slots=4)
+        self.attach("small", slots=2)
+        self.train_planned("gpt", size_min, size_max, **SHAPES)
+        assert self.at() == (["large"] * 4, FOUR)
+        self.take()
+
+    def lose(self, node: str) -> None:
+        """Nobody hears of it any more, and all that was on it is gone."""
+        self.tell(e.NodeSilent(node, 2.6))
+        self.wait(self.settings.fence_seconds + 1)
+
+    def at(self, job: str = "gpt") -> tuple[list[str], dict[str, int]]:
+        """Where its members are, and in which shape."""
+        found = self.job(job)
+        nodes = [found.workers[name].node for name in found.members]
+        shown = job_view(self.state, Liveness(self.settings), found, self.now).replica
+        assert shown == found.spec.replica
+        return nodes, shown
+
+    def changes(self) -> list[dict[str, int]]:
+        return [entry.axes for _, entry in self.journal if isinstance(entry, e.ShapeChanged)]
+
+
+@pytest.fixture
+def world() -> Iterator[Shaped]:
+    made = Shaped(nodes=0)
+    yield made
+    made.check_replay()
+
+
+def go_on(world: Shaped) -> None:
+    """Questions are answered until there are none."""
+    for _ in range(10):
+        if world.state.planning.answered:
+            break
+        world.answer()
+    world.settle()
+
+
+def test_what_is_lost_is_begun_again_in_a_shape_that_fits(world: Shaped) -> None:
+    world.begun()
+    world.lose("large")
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)
+    assert world.members() == ["gpt/0.1", "gpt/1.1"]
+    assert world.changes() == [TWO]
+    (change,) = world.decisions(e.ShapeChanged)
+    assert describe(change) == ("job gpt is split as shard=2 from now on: there is no room for replicas of shard=4")
+    orders = world.decisions(e.WorkerOrdered)
+    assert [(o.rank, o.world_size) for o in orders] == [(0, 2), (1, 2)]
+    assert len({o.restarts for o in orders}) == 1
+    assert orders[0].restarts > 0, "nobody of the other shape has met under this number"
+    axes = {tuple((axis.name, axis.size) for axis in s.welcome.replica) for _, s in world.said(m.StartWorker)}
+    assert axes == {(("shard", 2),)}
+
+
+def test_what_can_be_stored_is_stored_first(world: Shaped) -> None:
+    world.begun()
+    decided = world.tell(e.NodeDrained(world.request(), "large"))
+    decided += world.answer()
+    assert "SuspensionOrdered" in kinds(decided)
+    world.stand("gpt")
+    assert world.decisions(e.WorkerCondemned) == [], "what is not stored does not end"
+    assert world.changes() == []
+    world.store("gpt")
+    assert len(world.decisions(e.WorkerCondemned)) == 4
+    world.end("gpt")
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)
+    assert world.job().committed >= 41
+    assert world.incidents == []
+
+
+def test_slots_that_are_taken_from_it_leave_room_for_another_shape(world: Shaped) -> None:
+    world.begun()
+    world.tell(e.NodeDegraded(world.request(), "large", 1.0, (0, 1)))
+    world.answer()
+    world.stand("gpt")
+    world.store("gpt")
+    world.end("gpt")
+    go_on(world)
+    nodes, shape = world.at()
+    assert (sorted(nodes), shape) == (["large"] * 2 + ["small"] * 2, TWO)
+
+
+def test_a_fault_before_its_state_is_stored_sends_it_back_to_what_is_stored(world: Shaped) -> None:
+    world.begun()
+    world.tell(e.NodeDrained(world.request(), "large"))
+    world.answer()
+    world.stand("gpt")
+    world.die("gpt/2.0")
+    world.end("gpt")
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)
+
+
+def test_a_fault_in_the_new_shape_is_healed_in_it(world: Shaped) -> None:
+    world.begun()
+    world.lose("large")
+    for _ in range(3):
+        world.answer()
+    world.begin("gpt/0.1")
+    world.die("gpt/1.1")
+    go_on(world)
+    world.wait(60.0)
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)
+    assert world.changes() == [TWO]
+
+
+def test_a_new_job_begins_with_the_first_shape_that_fits(world: Shaped) -> None:
+    world.attach("small", slots=2)
+    world.submit("gpt", 2, 4, **SHAPES)
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)
+
+
+def test_it_stays_as_it_is_when_slots_come_back(world: Shaped) -> None:
+    world.begun(size_max=6)
+    world.lose("large")
+    go_on(world)
+    world.attach("larger", slots=4)
+    go_on(world)
+    nodes, shape = world.at()
+    assert (sorted(nodes), shape) == (["larger"] * 4 + ["small"] * 2, TWO)
+    assert world.changes() == [TWO]
+
+
+def test_a_shape_that_has_no_room_any_more_gives_way_to_the_first(world: Shaped) -> None:
+    """Two replicas of two have room, then only one of four."""
+    world.begun(size_min=3)
+    world.lose("large")
+    world.attach("other", slots=2)
+    go_on(world)
+    assert (sorted(world.at()[0]), world.at()[1]) == (["other"] * 2 + ["small"] * 2, TWO)
+    world.lose("small")
+    go_on(world)
+    assert world.changes() == [TWO], "the survivors go on below the minimum"
+    world.lose("other")
+    go_on(world)
+    assert world.members() == []
+    world.attach("whole", slots=5)
+    go_on(world)
+    assert world.at() == (["whole"] * 4, TWO), "it waits for what it needs, in whatever shape"
+
+
+def test_without_room_for_any_it_waits(world: Shaped) -> None:
+    world.begun(size_min=3)
+    world.lose("large")
+    go_on(world)
+    assert world.members() == []
+    assert world.changes() == []
+    world.attach("other", slots=2)
+    go_on(world)
+    assert sorted(world.at()[0]) == ["other"] * 2 + ["small"] * 2
+    assert world.changes() == [TWO]
+
+
+def test_what_did_not_help_is_not_tried_again_before_something_has_changed(world: Shaped) -> None:
+    """The planner finds no room in any shape, whatever sizes say."""
+    world.begun()
+    world.lose("large")
+
+    def refuse() -> None:
+        world.tell(e.PlanReady(world.state.planning.number, {"gpt": {}}, {"gpt": "waits"}))
+
+    for _ in range(5):
+        if not world.state.planning.answered:
+            refuse()
+    assert world.state.planning.answered
+    assert world.changes() == [TWO]
+    world.attach("other", slots=4)
+    go_on(world)
+    assert world.changes() == [TWO]
+    assert len(world.members()) == 4
+
+
+def test_a_job_that_has_one_shape_never_changes_it(world: Shaped) -> None:
+    world.attach("small", slots=2)
+    world.submit("gpt", 4, 4, replica=FOUR, replica_size=4, checkpoint_url=STORE)
+    go_on(world)
+    assert world.members() == []
+    assert world.changes() == []
+
+
+def test_a_pause_holds_it_where_it_is(world: Shaped) -> None:
+    world.tell(e.PauseSet(world.request(), True))
+    world.attach("small", slots=2)
+    world.submit("gpt", 2, 4, **SHAPES)
+    assert world.changes() == []
+    world.tell(e.PauseSet(world.request(), False))
+    go_on(world)
+    assert world.changes() == [TWO]
