@@ -23,6 +23,9 @@ RESTART_SECONDS = 0.5
 LOST_NODE_SECONDS = 15.0
 """A node lost in a drill comes back after this long."""
 
+TEND_SECONDS = 0.1
+LOOK_SECONDS = 0.02
+
 LOST_EXIT_CODE = 86
 UNICORN = (sys.executable, "-m", "unicorn_mgr.cli")
 
@@ -74,7 +77,7 @@ def register(app: typer.Typer) -> None:
                 while True:
                     for line in cluster.tend():
                         note(line)
-                    time.sleep(0.1)
+                    time.sleep(TEND_SECONDS)
             say("stopping")
 
 
@@ -153,7 +156,7 @@ class LocalCluster:
             if self.coordinator.process.poll() is not None or time.monotonic() > deadline:
                 words = self.coordinator.log.read_text(errors="replace").strip().splitlines()
                 raise Problem((words[-1] if words else "the coordinator did not start").removeprefix("unicorn: "))
-            time.sleep(0.02)
+            time.sleep(LOOK_SECONDS)
         self.address, self.metrics = ready.read_text().split("\n")[:2]
         # A restarted coordinator must be found where it was.
         self.coordinator.command[self.coordinator.command.index("--listen") + 1] = self.address
@@ -252,4 +255,4 @@ def _end_workers(folder: Path) -> None:
             with_suppressed_kill(pid)
         if time.monotonic() > deadline:
             raise Problem(f"processes {', '.join(map(str, left))} of this cluster do not die; {folder} is left behind")
-        time.sleep(0.01)
+        time.sleep(LOOK_SECONDS)

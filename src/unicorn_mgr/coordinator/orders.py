@@ -62,8 +62,7 @@ class Orders:
             case e.NodeIsolated(node, reason):
                 # Its agent may well be in reach: what runs there holds slots and would wait for ever.
                 for worker in state.on_node(node):
-                    if worker.exited is None:
-                        yield e.SendToAgent(node, StopWorker(worker.name, f"node {node} is isolated: {reason}"))
+                    yield e.SendToAgent(node, StopWorker(worker.name, f"node {node} is isolated: {reason}"))
             case e.WorkerOverstayed(name, reason):
                 worker = state.worker(name)
                 if worker is not None:

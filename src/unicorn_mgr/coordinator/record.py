@@ -193,7 +193,7 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):
         _heard_again(state, node)
     for worker in state.on_node(event.node):
-        if worker.exited is None and worker.name not in event.workers:
+        if worker.name not in event.workers:
             record_workers.vanished(state, worker, now)
 
 
