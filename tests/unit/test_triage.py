@@ -151,6 +151,18 @@ def test_the_same_fault_has_the_same_signature_whatever_its_message() -> None:
     assert signature(None) == ""
 
 
+def test_a_fault_that_was_wrapped_has_the_signature_of_where_it_came_from() -> None:
+    """As torch's pipeline stages wrap what a model raises."""
+
+    def wrapped(place: str) -> Raised:
+        outer = 'Traceback (most recent call last):\n  File "stage.py", line 900, in forward\nRuntimeError: [Stage 1]'
+        caused = "The above exception was the direct cause of the following exception:"
+        return Raised("RuntimeError", "[Stage 1]", f"{TRACEBACK.replace('line 4', place)}\n\n{caused}\n\n{outer}\n")
+
+    assert signature(wrapped("line 4")) == 'RuntimeError at File "train.py", line 4, in main'
+    assert signature(wrapped("line 5")) != signature(wrapped("line 4"))
+
+
 def test_evidence_names_the_place_and_the_traceback() -> None:
     exited = Exited("gpt/0.0", 1, Raised("ValueError", "no", "Traceback: no"), "stacks", Sample(step=7, micro_batch=3))
     assert evidence_of(exited).splitlines() == [

@@ -21,8 +21,10 @@ from torch.distributed.pipelining.schedules import (
 from worker.recipes import SEED, STEPS, difference
 from worker.world import play
 
+from unicorn_mgr.coordinator.triage import of_link, signature
 from unicorn_mgr.model import Drill
-from unicorn_mgr.worker.attach import Job, attach
+from unicorn_mgr.ring import SIZE_BYTES, RingWriter
+from unicorn_mgr.worker.attach import Job, attach, raised_fact
 from unicorn_mgr.worker.checks import LoopError, SettingError
 from unicorn_mgr.worker.membership import Alone
 from unicorn_mgr.worker.mesh import Inside
@@ -248,6 +250,24 @@ def test_a_stage_is_evaluated_between_steps(schedule: Any) -> None:
         whole.train()
         assert difference(whole.state_dict(), before) == 0
     assert losses == sorted(losses, reverse=True)
+
+
+class Breaks(nn.Module):
+    """A model of which a device or a link breaks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ConnectionResetError("Connection reset by peer")
+
+
+def test_what_a_stage_raises_is_told_through_what_torch_makes_of_it() -> None:
+    stage = PipelineStage(Breaks(), 0, 1, torch.device("cpu"), input_args=batch_of(0, 0), output_args=batch_of(0, 0))
+    with pytest.raises(RuntimeError) as raised:
+        ScheduleGPipe(stage, 1).step(batch_of(0, 0))
+    fact = raised_fact(raised.value, raised.tb, RingWriter(bytearray(SIZE_BYTES)))
+    assert fact.type == "RuntimeError"
+    assert fact.message.endswith("; caused by ConnectionResetError: Connection reset by peer")
+    assert signature(fact).endswith("in forward")
+    assert of_link(fact), "it is not the program's fault"
 
 
 # -- what is refused ------------------------------------------------------------------------

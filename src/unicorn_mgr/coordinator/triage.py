@@ -89,6 +89,9 @@ OTHER_CODE = Finding("different_code", SEV2, PROPAGATION)
 UNREADABLE = Finding("checkpoint_unreadable", SEV2, PROPAGATION)
 NOT_STARTED = Finding("not_started", SEV2, SUPERVISION)
 
+_CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
+"""As Python prints it."""
+
 _DEVICE_OR_HOST = re.compile(r"\b(gpu|device|pcie|hardware|disk|host)\b.*\b(error|fail|fault|lost)", re.IGNORECASE)
 
 
@@ -131,7 +134,8 @@ def signature(raised: Raised | None) -> str:
     """Type and place of an exception: equal for the same fault in the code, whatever the numbers in its message."""
     if raised is None:
         return ""
-    places = [line.strip() for line in raised.traceback.splitlines() if line.lstrip().startswith('File "')]
+    origin = raised.traceback.partition(_CAUSED)[0]  # what it was raised from comes first
+    places = [line.strip() for line in origin.splitlines() if line.lstrip().startswith('File "')]
     return f"{raised.type} at {places[-1] if places else '?'}"
 
 

@@ -20,6 +20,7 @@ from unicorn_mgr.model import STAGE_AXIS, Mark, WorkerName
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.buckets import BUCKET_BYTES
+from unicorn_mgr.worker.causes import message_of
 from unicorn_mgr.worker.checks import SettingError, check_metrics, check_model, check_number, check_split, check_state
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.engine import Engine
@@ -273,7 +274,7 @@ class Job:
 def raised_fact(raised: BaseException, trace: TracebackType | None, ring: RingWriter) -> Raised:
     """An exception as it is reported."""
     text = "".join(traceback.format_exception(type(raised), raised, trace))
-    return Raised(type(raised).__qualname__, str(raised)[:2000], text[-16000:], ring.step, ring.micro_batch)
+    return Raised(type(raised).__qualname__, message_of(raised), text[-16000:], ring.step, ring.micro_batch)
 
 
 def _nothing_stored(replica: Replica) -> tuple[Progress | None, int]:

@@ -31,6 +31,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
+from unicorn_mgr.worker.causes import message_of
+
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """faulthandler writes all stacks to the last words when the worker gets this."""
 
@@ -198,7 +200,7 @@ def _report_last_words(words: int) -> None:
         said = {
             "kind": kind,
             "type": type(raised).__qualname__,
-            "message": str(raised)[:2000],
+            "message": message_of(raised),
             "traceback": text[-16000:],
         }
         line = json.dumps(said).encode() + b"\n"
