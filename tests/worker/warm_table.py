@@ -93,7 +93,8 @@ SEES: dict[str, Row] = {
     "environment": script(
         """
         import os, subprocess
-        os.environ.pop("UNICORN_RING_FD", None)
+        for given in ("UNICORN_RING_FD", "UNICORN_SNAPSHOT_FDS"):
+            os.environ.pop(given, None)
         print(sorted(os.environ.items()))
         os.environ["ADDED"] = "x"
         print(sorted(subprocess.check_output(["env"], text=True).splitlines()))
