@@ -293,6 +293,11 @@ def cluster(
         yield found
 
 
+def is_stopped(pid: int) -> bool:
+    """It stands still by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from e2e.harness import Cluster, Job, Undisturbed, check_restored, cluster, finish
+from e2e.harness import Cluster, Job, Undisturbed, check_restored, cluster, finish, is_stopped
 
 from unicorn_mgr.messages import CancelJob
 from unicorn_mgr.worker.snapshot import find
@@ -57,10 +57,6 @@ def template_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def damage(path: Path) -> bool:
     """A bit of a whole snapshot; False if it is none."""
     file = os.open(path, os.O_RDWR)
@@ -81,7 +77,7 @@ def all_stopped(shared: Cluster) -> Iterator[tuple[Job, dict[str, int]]]:
     job = shared.submit(["--steps", str(STEPS), "--pace", "0.02"], drills=drills, snapshot_budget=EVERY_STEP)
     job.wait_step(7)
     pids = {w.worker: w.pid for w in shared.job(job.name).workers}
-    shared.wait_for("all stand still", lambda _: all(stopped(pid) for pid in pids.values()))
+    shared.wait_for("all stand still", lambda _: all(is_stopped(pid) for pid in pids.values()))
     yield job, pids
     for pid in pids.values():
         shared.end_process(pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from e2e.harness import (
     check_counted_once,
     check_exact,
     check_restored,
+    cluster,
     distance,
+    is_stopped,
     submit_split,
 )
 
@@ -116,6 +119,31 @@ def test_every_replica_loses_a_part(eight: Cluster, alone: dict[str, Any], seats
     check_restored(job, 6)
     parts = [s for i in eight.incidents(job.name) for s in i.sources]
     assert {(s.position, s.source, s.workers) for s in parts} == {(0, "memory", 2), (1, "memory", 2)}
+
+
+def test_what_two_lost_nodes_leave_is_put_together(
+    tmp_path_factory: pytest.TempPathFactory,
+    templates: Path,
+    alone: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A part is left of each replica: it is begun again where its snapshot is, and nothing is moved."""
+    monkeypatch.setenv("UNICORN_DOMAIN", "rack")
+    with cluster(tmp_path_factory.mktemp("rack"), templates, nodes=4) as rack:
+        drills = ("0.0:stop:6:compute", "3.0:stop:6:compute")
+        job = submit(rack, {"shard": 2}, 2, drills, snapshot_budget=1000.0, replica_within="domain")
+        job.wait_step(5)
+        workers = {w.worker: w for w in rack.job(job.name).workers}
+        lost = [workers[f"{job.name}/{seat}.0"] for seat in (0, 3)]
+        rack.wait_for("both replicas stand still", lambda _: all(is_stopped(w.pid) for w in lost))
+        for worker in lost:
+            rack.power_off(worker.node)
+        job.hurry_when_whole(2)
+        assert job.wait().exit_code == 0, rack.logs()
+        check_exact(job, alone, 2)
+        check_restored(job, 6)
+        parts = {(s.position, s.source, s.workers) for i in rack.incidents(job.name) for s in i.sources}
+        assert parts == {(0, "memory", 1), (1, "memory", 1)}
 
 
 def test_a_replica_is_given_to_another_job_and_back(eight: Cluster, alone: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from unicorn_mgr.messages import Attached
+from unicorn_mgr.messages import Attached, SnapshotsStopped
 from unicorn_mgr.model import NO_STATE, Epoch, Holdings, Lineage, Mark
 from unicorn_mgr.transition.deal import Deal, LateState, column, deal
 from unicorn_mgr.worker import randomness
@@ -314,7 +314,8 @@ class Loop:
 
     def __init__(self, replica: Replica, step_seconds: float) -> None:
         self.replica, self.applied, self.generation = replica, -1, 0
-        self.membership = SimpleNamespace(formation=SimpleNamespace(epoch=Epoch(1, 1)))
+        self.told: list[SnapshotsStopped] = []
+        self.membership = SimpleNamespace(formation=SimpleNamespace(epoch=Epoch(1, 1)), tell=self.told.append)
         self.ring = SimpleNamespace(write=lambda _: None)
         self.watch = SimpleNamespace(step_seconds=step_seconds)
 
@@ -382,3 +383,4 @@ def test_a_state_that_cant_be_copied_is_one_line_too(
         here.at_head(loop)
     said = capsys.readouterr().err
     assert (said.count("\n"), "leave it out" in said) == (1, True)
+    assert [(fact.step, fact.reason in said) for fact in loop.told] == [(0, True)]

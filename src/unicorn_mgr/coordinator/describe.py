@@ -8,7 +8,7 @@ from typing import Any
 
 from unicorn_mgr.coordinator.shapes import said
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, Suspended, Symptom
+from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, SnapshotsStopped, Suspended, Symptom
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.planner.reasons import slots as slots_of
 
@@ -106,6 +106,8 @@ def _of_worker(event: e.Event) -> str:
             return f"{worker} goes on {_resumed(resumed)}"
         case e.WorkerTold(worker, Suspended(_, step)):
             return f"{worker} stands still with all others, and has stored the state after step {step}"
+        case e.WorkerTold(worker, SnapshotsStopped(step, reason)):
+            return f"{worker} takes no snapshots in memory from step {step} on: {reason}"
         case e.WorkerTold(worker, fact):
             return f"{worker}: {type(fact).__name__} {_brief(fact)}"
         case e.WorkerQuiet(sample, limit):

@@ -30,6 +30,7 @@ from unicorn_mgr.messages import (
     Raised,
     Ready,
     Resumed,
+    SnapshotsStopped,
     Suspended,
     Symptom,
     Unreachable,
@@ -250,6 +251,8 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
             job.checksums_differ = (step, minority)
         case CheckpointWritten() | CheckpointFailed() | CheckpointPublished():
             _checkpoint(job, worker, fact)
+        case SnapshotsStopped():
+            pass  # its user is told of it by the journal
         case _:
             assert_never(fact)
 

@@ -113,6 +113,12 @@ class CheckpointPublished:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotsStopped:
+    step: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Suspended:
     epoch: Epoch = field(default_factory=Epoch)
     step: int = 0

@@ -17,6 +17,7 @@ from unicorn_mgr.messages.common import (
     Raised,
     Ready,
     Resumed,
+    SnapshotsStopped,
     Suspended,
     Symptom,
     Unreachable,
@@ -47,6 +48,7 @@ LastingFact = (
     | CheckpointPublished
     | ChecksumsDiffer
     | Suspended
+    | SnapshotsStopped
 )
 """What a worker tells of itself and the journal keeps."""
 

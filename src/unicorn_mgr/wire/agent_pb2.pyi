@@ -149,7 +149,7 @@ class WorkerQuiet(_message.Message):
     def __init__(self, sample: _Optional[_Union[_common_pb2.Sample, _Mapping]] = ..., limit_seconds: _Optional[float] = ...) -> None: ...
 
 class WorkerFact(_message.Message):
-    __slots__ = ("worker", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended")
+    __slots__ = ("worker", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended", "snapshots_stopped")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +166,7 @@ class WorkerFact(_message.Message):
     CHECKPOINT_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_DIFFER_FIELD_NUMBER: _ClassVar[int]
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_STOPPED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     ready: _common_pb2.Ready
     published: _common_pb2.Published
@@ -182,7 +183,8 @@ class WorkerFact(_message.Message):
     checkpoint_published: _common_pb2.CheckpointPublished
     checksums_differ: _common_pb2.ChecksumsDiffer
     suspended: _common_pb2.Suspended
-    def __init__(self, worker: _Optional[str] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
+    snapshots_stopped: _common_pb2.SnapshotsStopped
+    def __init__(self, worker: _Optional[str] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., snapshots_stopped: _Optional[_Union[_common_pb2.SnapshotsStopped, _Mapping]] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("request", "samples")

@@ -187,6 +187,14 @@ class CheckpointWritten(_message.Message):
     write_seconds: float
     def __init__(self, step: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., url: _Optional[str] = ..., size_bytes: _Optional[int] = ..., blocked_seconds: _Optional[float] = ..., write_seconds: _Optional[float] = ...) -> None: ...
 
+class SnapshotsStopped(_message.Message):
+    __slots__ = ("step", "reason")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    reason: str
+    def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class CheckpointFailed(_message.Message):
     __slots__ = ("step", "error", "superseded")
     STEP_FIELD_NUMBER: _ClassVar[int]

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from unicorn_mgr.messages import Attached
+from unicorn_mgr.messages import Attached, SnapshotsStopped
 from unicorn_mgr.model import Holdings, Lineage, Mark
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.worker.drills import Drills
@@ -158,7 +158,7 @@ class Memory:
         draft, why = self._drafted(engine, mark)
         (unable,) = self._siblings.largest(draft is None)  # from here on all have sealed the one before
         if unable or draft is None:
-            self._turn_off(why or "another worker of this replica can take none")
+            self._turn_off(engine, why or "another worker of this replica can take none")
             return
         self._taken, self._due = mark.step, mark.step + 1
         self._pace.begin()
@@ -216,9 +216,10 @@ class Memory:
             return None, f"no {draft.size_bytes} bytes: {failed.strerror}"
         return draft, ""
 
-    def _turn_off(self, why: str) -> None:
+    def _turn_off(self, engine: Engine, why: str) -> None:
         self._on = False
         sys.stderr.write(f"unicorn: no snapshots in memory from here on: {why}\n")
+        engine.membership.tell(SnapshotsStopped(engine.applied, why))
         for buffer in self._buffers:
             buffer.release()
 
