@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import torch
+from torch import nn
 from worker.checkpoints import PATIENCE_SECONDS
 from worker.together import Meeting, Sibling
 
@@ -13,7 +15,7 @@ from unicorn_mgr.messages import GiveUp
 from unicorn_mgr.model import Epoch
 from unicorn_mgr.worker.membership import Alone, GivenUp
 from unicorn_mgr.worker.reports import Reports
-from unicorn_mgr.worker.siblings import place_of
+from unicorn_mgr.worker.siblings import Single, place_of
 from unicorn_mgr.worker.unison import Unison
 
 
@@ -120,3 +122,15 @@ def test_a_replica_leaves_as_a_whole(asked: list[bool], excluded: list[bool], le
     hearings = [Hearing(asked=a, excluded=x) for a, x in zip(asked, excluded, strict=True)]
     meeting, both = replica(*hearings)
     assert meeting.at_once([lambda u=unison: u.leave(4) for unison in both]) == [leaves] * 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [300.0, 0.0001], ids=["large", "small"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.complex64])
+def test_a_norm_is_that_of_the_gradients_however_few_bits_they_have(dtype: torch.dtype, value: float) -> None:
+    p = nn.Parameter(torch.ones(4, dtype=dtype))
+    p.grad = torch.full((4,), value, dtype=dtype)
+    exact = 2 * abs(p.grad[0].item())
+    heard = Hearing()
+    unison = Unison(heard, Single(), Reports(heard))
+    assert unison.clip([p], exact / 4, 2.0) == pytest.approx(exact, rel=1e-6)
+    torch.testing.assert_close(p.grad, torch.full((4,), value / 4, dtype=dtype), rtol=0.02, atol=0.0)

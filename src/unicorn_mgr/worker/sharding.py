@@ -115,7 +115,9 @@ def share_of_norm(p: torch.Tensor, axes: Mapping[str, int], power: float) -> tor
         layout: Any = p
         for name, placement in zip(layout.device_mesh.mesh_dim_names or (), layout.placements, strict=False):
             copies //= 1 if placement.is_replicate() else axes.get(name, 1)
-    return part_of(p.grad).abs().pow(power).sum(dtype=torch.float64) / copies
+    # Half the bits hold neither the square of 300 nor that of 0.0001.
+    norm: torch.Tensor = torch.linalg.vector_norm(part_of(p.grad).abs(), power, dtype=torch.float64)
+    return norm.pow(power) / copies
 
 
 def sum_gradients(model: torch.nn.Module) -> None:
