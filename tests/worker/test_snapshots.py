@@ -312,10 +312,10 @@ def test_waiting_is_paid_for_too() -> None:
 class Loop:
     """An engine as far as snapshots look at it."""
 
-    def __init__(self, replica: Replica, step_seconds: float) -> None:
+    def __init__(self, replica: Replica, step_seconds: float, epoch: int = 1) -> None:
         self.replica, self.applied, self.generation = replica, -1, 0
         self.told: list[SnapshotsStopped] = []
-        self.membership = SimpleNamespace(formation=SimpleNamespace(epoch=Epoch(1, 1)), tell=self.told.append)
+        self.membership = SimpleNamespace(formation=SimpleNamespace(epoch=Epoch(1, epoch)), tell=self.told.append)
         self.ring = SimpleNamespace(write=lambda _: None)
         self.watch = SimpleNamespace(step_seconds=step_seconds)
 
@@ -330,8 +330,8 @@ def writer(files: tuple[int, int], budget: float = 1e9, bytes_max: int = 1 << 20
     return made
 
 
-def train(memory: Memory, steps: range, step_seconds: float = 1.0) -> None:
-    loop: Any = Loop(model(), step_seconds)
+def train(memory: Memory, steps: range, step_seconds: float = 1.0, epoch: int = 1) -> None:
+    loop: Any = Loop(model(), step_seconds, epoch)
     for step in steps:
         loop.applied = step
         memory.at_head(loop)
@@ -354,6 +354,28 @@ def test_a_successor_first_writes_over_what_does_not_count(files: tuple[int, int
     third = writer(files)
     train(third, range(3, 6))
     assert set(third.offer(Holdings()).snapshots) == {mark(4), mark(5)}
+
+
+def test_what_a_job_has_begun_with_again_stays_until_a_newer_one_counts(files: tuple[int, int]) -> None:
+    """It has gone back to step 3, which is committed, from step 4, which is not."""
+    here = writer(files)
+    train(here, range(5))
+    train(here, range(3, 4), epoch=2)
+    assert set(here.offer(Holdings()).snapshots) == {mark(3), mark(3, epoch=2)}
+    assert here.offer(Holdings()).committed == (mark(3),)
+    train(here, range(4, 6), epoch=2)
+    assert set(here.offer(Holdings()).snapshots) == {mark(4, epoch=2), mark(5, epoch=2)}
+
+
+def test_a_step_of_a_life_that_is_lost_never_counts(files: tuple[int, int]) -> None:
+    """Though one of its number is committed later, before anything has been written over it."""
+    here = writer(files)
+    train(here, range(5))
+    here._pace = Pace(1e-9)
+    here._pace.pay(1.0)
+    train(here, range(3, 7), epoch=2)
+    assert set(here.offer(Holdings()).snapshots) == {mark(3), mark(4)}
+    assert here.offer(Holdings()).committed == (mark(3),)
 
 
 def test_a_small_budget_leaves_long_gaps(files: tuple[int, int]) -> None:

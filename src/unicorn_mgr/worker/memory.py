@@ -126,8 +126,8 @@ class Memory:
         step = engine.applied
         if not self._on or step < 0 or self._taken <= step < self._due:
             return
-        if step < self._taken:  # the job has gone back
-            self._taken = -1
+        if step < self._taken:
+            self._go_back()
         began = time.monotonic()
         engine.ring.write(Phase.SNAPSHOT)
         if self._is_due(step, engine.watch.step_seconds):
@@ -187,8 +187,14 @@ class Memory:
             self._pace.pay(self._seal_seconds)
         return True
 
+    def _go_back(self) -> None:
+        """The job has begun again before the newest: that one never counts, and what there was before may be all."""
+        self._taken, self._begun = -1, False
+        for buffer in self._buffers:
+            buffer.mark = None
+
     def _keep_inherited(self) -> None:
-        """Of what the one before has left in this slot, the newest that counts stays until there is a newer one."""
+        """Of what another life has left in this slot, the newest that counts stays until there is a newer one."""
         found = [(self._read(buffer.file), buffer) for buffer in self._buffers]
         here = [(snapshot.mark, buffer) for snapshot, buffer in found if snapshot is not None and snapshot.committed]
         newest = max((mark for mark, _ in here), key=lambda mark: mark.order, default=Mark())
