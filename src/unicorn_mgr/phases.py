@@ -37,9 +37,11 @@ class Phase(enum.IntEnum):
     """The closing collective."""
     ENDED = 13
     """The loop has ended."""
+    STAGE = 14
+    """Between two micro-batches of a pipeline's schedule: waiting for other stages."""
 
 
-WAITS_FOR_OTHERS = frozenset({Phase.WAITING, Phase.REDUCE, Phase.GATHER, Phase.BUILD, Phase.CLOSING})
+WAITS_FOR_OTHERS = frozenset({Phase.WAITING, Phase.REDUCE, Phase.GATHER, Phase.BUILD, Phase.CLOSING, Phase.STAGE})
 """A worker in one of these is a victim of a stall, not its culprit."""
 
 USER_TIME = frozenset({Phase.STARTING, Phase.USER, Phase.UPDATE, Phase.ENDED})

@@ -20,6 +20,8 @@ from e2e.harness import (
     submit_split,
 )
 
+from unicorn_mgr.messages import IncidentView
+
 STEPS = 24
 PIPELINE = {"pipeline": 2}
 
@@ -62,14 +64,15 @@ def ends_well(job: Job, alone: dict[str, Any], members: int) -> None:
         assert abs(stage["loss"] - alone["loss"]) <= TOLERANCE, "every stage knows the loss"
 
 
-def heals(eight: Cluster, alone: dict[str, Any], replica: dict[str, int], drill: str) -> None:
+def heals(eight: Cluster, alone: dict[str, Any], replica: dict[str, int], drill: str, **spec: Any) -> IncidentView:
     members = 2 * math.prod(replica.values())
-    job = submit(eight, replica, drills=(drill,))
+    job = submit(eight, replica, drills=(drill,), **spec)
     job.hurry_when_whole(members)
     ends_well(job, alone, members)
     check_counted_once(job, STEPS)
     (incident,) = eight.incidents(job.name)
     assert (incident.steps_lost, incident.state) == (0, "closed")
+    return incident
 
 
 @pytest.mark.parametrize("place", ["compute", "backward", "in_reduce", "optimizer"])
@@ -78,6 +81,12 @@ def test_a_pipeline_that_loses_a_stage_comes_back_whole(
     eight: Cluster, alone: dict[str, Any], seat: int, place: str
 ) -> None:
     heals(eight, alone, PIPELINE, f"{seat}.0:kill:6:{place}")
+
+
+def test_a_stage_that_hangs_is_told_from_the_one_that_waits_for_it(eight: Cluster, alone: dict[str, Any]) -> None:
+    incident = heals(eight, alone, PIPELINE, "3.0:hang:6:backward", stall_seconds=1.5)
+    assert incident.cause == "task_hang"
+    assert incident.worker.endswith("/3.0"), incident.evidence
 
 
 @pytest.mark.parametrize("other", ["shard", "tensor"])
@@ -110,4 +119,4 @@ def test_a_job_that_is_split_otherwise_goes_on_from_it(eight: Cluster, alone: di
 
 def _resumed(eight: Cluster, job: Job) -> list[Any]:
     facts = [h.event for h in eight.events() if h.kind == "WorkerTold/Resumed"]
-    return [event.fact for event in facts if event.worker.startswith(job.name)]
+    return [event.fact for event in facts if event.worker.startswith(f"{job.name}/")]

@@ -36,6 +36,7 @@ LIMITS: dict[Phase, float] = {
     Phase.SNAPSHOT: 10.0,
     Phase.CLOSING: 10.0,
     Phase.ENDED: NEVER,
+    Phase.STAGE: 10.0,
 }
 """At the defaults, with steps of 50 ms."""
 

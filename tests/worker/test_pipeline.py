@@ -23,6 +23,7 @@ from worker.world import play
 
 from unicorn_mgr.coordinator.triage import of_link, signature
 from unicorn_mgr.model import Drill
+from unicorn_mgr.phases import Phase
 from unicorn_mgr.ring import SIZE_BYTES, RingWriter
 from unicorn_mgr.worker.attach import Job, attach, raised_fact
 from unicorn_mgr.worker.checks import LoopError, SettingError
@@ -209,6 +210,41 @@ def test_buckets_are_reduced_while_the_last_backward_of_their_stage_runs(monkeyp
     for share in step.shares(2):
         bench.run(step, share)
     assert launched == [(1, 5)] * 2, "those of the second stage before the one that nothing fills"
+
+
+def test_a_stage_that_waits_is_told_from_one_that_computes() -> None:
+    """By whoever looks for the culprit of a hang, or for the micro-batch that kills."""
+    whole = nn.Sequential(nn.Linear(WIDTH, WIDTH).double())
+    seen: list[tuple[str, Phase, int]] = []
+
+    def look(place: str) -> None:
+        seen.append((place, ring.phase, ring.micro_batch))
+
+    def loss_of(output: Tensor, wanted: Tensor) -> Tensor:
+        look("between")
+        return loss_fn(output, wanted)
+
+    stage = PipelineStage(whole, 0, 1, torch.device("cpu"), input_args=batch_of(0, 0), output_args=batch_of(0, 0))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=loss_of)
+    training = attach().train(whole, torch.optim.SGD(whole.parameters(), lr=0.1), 2, stages=stage)
+    ring = training._engine.ring
+    whole[0].register_forward_hook(lambda *_: look("forward"))
+    whole[0].weight.register_hook(lambda _: look("backward"))
+    step = training.begin(1)
+    assert step is not None
+    for share in step.shares(2):
+        x = torch.cat([batch_of(0, n) for n in share.numbers])
+        schedule.step(x, target=x)
+        look("after")
+    assert seen == [
+        ("forward", Phase.COMPUTE, 0),
+        ("between", Phase.STAGE, 0),
+        ("forward", Phase.COMPUTE, 1),
+        ("between", Phase.STAGE, 1),
+        ("backward", Phase.COMPUTE, 0),
+        ("backward", Phase.COMPUTE, 1),
+        ("after", Phase.COMPUTE, 1),
+    ]
 
 
 def test_batches_of_a_source_come_with_their_numbers() -> None:

@@ -49,6 +49,10 @@ class Opened:
         self._ring.step, self._ring.micro_batch = self._step, turn.number
         self._ring.write(Phase.COMPUTE)
 
+    def pause(self) -> None:
+        """The schedule of a pipeline waits for what other stages compute."""
+        self._ring.write(Phase.STAGE)
+
     def note(self, turn: Turn) -> None:
         """Take note of what the model has done to its buffers, once in a replica."""
         if turn.counts and self._speaks:

@@ -92,6 +92,7 @@ class _Passage:
         self._engine.replica.buffers.lend()
         yield
         self._opened.note(turn)
+        self.pause()
 
     def backward(self, chunk: int, loss: torch.Tensor | None) -> torch.Tensor | None:
         """One is about to go backward through a stage; returns the loss that it starts from, if it starts here."""
@@ -109,6 +110,11 @@ class _Passage:
         self._engine.expect_backward(last, anew=not self._expected)
         self._expected |= last
         self._left[stage] -= 1
+
+    def pause(self) -> None:
+        """A pass through a stage has returned: the schedule may have to wait for what another one makes of it."""
+        if any(self._left.values()):
+            self._opened.pause()
 
     def end(self) -> None:
         """The script has done with it: it is held, if all of it has run."""
@@ -189,16 +195,23 @@ class Pipeline:
         def backward_one_chunk(
             chunk: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
         ) -> None:
-            if stage.has_backward:
-                loss = self._present().backward(chunk, loss)
-                if full_backward:
-                    self._present().expect(stage.stage_index)
+            if not stage.has_backward:
+                return
+            passage = self._present()
+            loss = passage.backward(chunk, loss)
+            if full_backward:
+                passage.expect(stage.stage_index)
             backward(chunk, loss=loss, full_backward=full_backward, last_backward=last_backward)
+            passage.pause()
 
         def backward_weight_one_chunk(chunk: int, last_backward: bool = False) -> None:
-            if stage.has_backward:
-                self._present().expect(stage.stage_index)
+            if not stage.has_backward:
+                return
+            passage = self._present()
+            passage.backward(chunk, None)
+            passage.expect(stage.stage_index)
             of_weights(chunk, last_backward=last_backward)
+            passage.pause()
 
         stage.forward_one_chunk = forward_one_chunk
         stage.backward_one_chunk = backward_one_chunk
