@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
     ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
 )
 from worker.recipes import SEED, STEPS, difference
 from worker.world import play
@@ -35,7 +37,14 @@ from unicorn_mgr.worker.siblings import place_of
 from unicorn_mgr.worker.training import Step, Training
 
 MICRO_BATCHES, BATCH, WIDTH = 6, 3, 4
-INTERLEAVED = [ScheduleInterleaved1F1B, ScheduleLoopedBFS, ScheduleInterleavedZeroBubble]
+SCHEDULES = [
+    ScheduleInterleaved1F1B,
+    ScheduleLoopedBFS,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+    ScheduleDualPipeV,
+]
+"""All that take several stages of a worker."""
 
 Tree = dict[str, Any]
 
@@ -153,7 +162,7 @@ def test_along_a_data_axis_a_share_takes_whole_rounds() -> None:
 # -- exactness ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("schedule", INTERLEAVED)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("members", "size"), [(1, 2), (1, 4), (2, 2), (3, 4)])
 def test_shares_come_to_what_micro_batches_do(members: int, size: int, schedule: Any) -> None:
     """Whatever torch's schedule divides gradients by, its own first pass over the model, and buffers."""
