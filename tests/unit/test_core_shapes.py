@@ -222,3 +222,14 @@ def test_a_pause_holds_it_where_it_is(world: Shaped) -> None:
     world.tell(e.PauseSet(world.request(), False))
     go_on(world)
     assert world.changes() == [TWO]
+
+
+def test_what_is_lost_is_left_alone_in_observe_mode(world: Shaped) -> None:
+    world.begun()
+    world.tell(e.ObserveSet(world.request(), "gpt", True))
+    world.lose("large")
+    go_on(world)
+    assert world.changes() == []
+    world.tell(e.ObserveSet(world.request(), "gpt", False))
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)

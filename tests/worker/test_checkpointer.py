@@ -21,7 +21,7 @@ from unicorn_mgr.messages import CheckpointComplete, CheckpointFailed, Checkpoin
 from unicorn_mgr.model import Epoch, Lineage
 from unicorn_mgr.worker.attach import attach
 from unicorn_mgr.worker.checks import SettingError
-from unicorn_mgr.worker.folder import load_intact
+from unicorn_mgr.worker.folder import load_folder
 from unicorn_mgr.worker.state import Progress, pack
 
 pytestmark = MARKS
@@ -253,7 +253,7 @@ def test_every_kind_of_state_is_stored(url: str) -> None:
     ((_, manifest),) = storage.manifests()
     assert not isinstance(manifest, Exception)
     with storage.checked(manifest) as folder:
-        found = load_intact(folder)
+        found = load_folder(folder)
     assert (found.skeleton, found.names) == (packed.skeleton, packed.names)
     assert all(same(a, b) for a, b in zip(found.tensors, packed.tensors, strict=True))
 

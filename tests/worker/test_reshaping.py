@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from worker.checkpoints import MARKS
+from worker.checkpoints import MARKS, Bench
 from worker.test_bad_checkpoints import DAMAGES
 from worker.test_parts import Split, folder_of
 
+from unicorn_mgr.worker import restoring
+from unicorn_mgr.worker.folder import Extent, load_tensor
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.sharding import as_part_of
 from unicorn_mgr.worker.siblings import place_of
@@ -156,7 +159,35 @@ def test_from_any_place(url: str) -> None:
     again.check(4)
 
 
-@pytest.mark.parametrize("harm", ["torn", "rotten", "without its index"])
+def at_a_tensor(folder: Path, harm: Callable[[bytearray, int], None]) -> None:
+    """Harm comes to where a part has its row of a weight."""
+    (file,) = folder.glob("*.distcp")
+    data = bytearray(file.read_bytes())
+    row = part("out.weight", torch.empty(7, 10), 3)[6]
+    at = data.index(row.numpy().tobytes())
+    harm(data, at)
+    file.write_bytes(data)
+
+
+def cut(data: bytearray, at: int) -> None:
+    del data[at + 3 :]
+
+
+def flip(data: bytearray, at: int) -> None:
+    data[at + 5] ^= 1
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "torn": lambda folder: at_a_tensor(folder, cut),
+    "rotten": lambda folder: at_a_tensor(folder, flip),
+    "missing": lambda folder: next(folder.glob("*.distcp")).unlink(),
+    "without its index": DAMAGES["without its index"],
+    "with a rotten index": DAMAGES["with a rotten index"],
+    "foreign": lambda folder: shutil.copy(next(folder.with_name("part-2").glob("*.distcp")), folder),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_with_a_damaged_part_all_take_an_older_one(
     tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,13 +195,42 @@ def test_with_a_damaged_part_all_take_an_older_one(
     written = Shaped(str(tmp_path), {"shard": 4})
     written.store(2)
     written.store(3)
-    DAMAGES[harm](folder_of(tmp_path, 3) / "part-3")
+    HARMS[harm](folder_of(tmp_path, 3) / "part-3")
     fresh = Shaped(str(tmp_path), {"shard": 2})
     assert fresh.find() == [(Progress(2, -1, 0), 0)] * 2
     fresh.check(2)
     said = capsys.readouterr().err.splitlines()
     assert said
     assert all("checkpoint step-0000000003.0-1-1.json is skipped: part-3: " in line for line in said)
+
+
+def test_only_what_is_needed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each tensor the parts that have something of it for a worker, of what all have one."""
+    written = Shaped(str(tmp_path), {"shard": 4})
+    written.store(3)
+    fresh = Shaped(str(tmp_path), {"shard": 2})
+    read: Counter[str] = Counter()
+
+    def noted(data: bytes, extent: Extent) -> torch.Tensor:
+        read[extent.name] += 1
+        return load_tensor(data, extent)
+
+    monkeypatch.setattr(restoring, "load_tensor", noted)
+    fresh.find()
+    fresh.check(3)
+
+    def rows(bench: Bench, name: str) -> set[float]:
+        parameter = dict(bench.model.named_parameters())[name]
+        return set(part(name, parameter, 3).flatten().tolist())
+
+    for name, _ in fresh.benches[0].model.named_parameters():
+        meet = sum(bool(rows(new, name) & rows(old, name)) for new in fresh.benches for old in written.benches)
+        state = f"optimizer.0.state.{name}"
+        moments = {f"{state}.exp_avg": meet, f"{state}.exp_avg_sq": meet, f"{state}.step": 2}
+        for tensor, times in {f"model.{name}": meet, **moments}.items():
+            assert read.pop(tensor) == times, tensor
+    assert set(read.values()) == {2}
+    assert all(name.startswith("random.") for name in read)
 
 
 def test_a_part_of_another_step_is_never_taken(tmp_path: Path) -> None:

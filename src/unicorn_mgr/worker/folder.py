@@ -8,9 +8,9 @@ import json
 import os
 import pickle
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from unicorn_mgr.worker.attempts import one_line
+from unicorn_mgr.worker.checksum import checksum
 from unicorn_mgr.worker.state import Packed
 from unicorn_mgr.worker.storage import StorageError, plain_name
 
@@ -36,38 +37,85 @@ def write_folder(folder: Path, packed: Packed) -> None:
     _write_index(folder, packed, save(tensors, storage_writer=writer, no_dist=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a tensor lies in torch's files."""
+
+    name: str
+    file: str
+    offset: int
+    length: int
+    checksum: int
+    """Of the tensor, so that it can be read without the rest of its file."""
+
+    @property
+    def end(self) -> int:
+        """Behind its last byte."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What is in a folder."""
+
+    packed: Packed
+    """Its tensors have no memory."""
+    extents: tuple[Extent, ...]
+    """Of each of them."""
+
+
 def _write_index(folder: Path, packed: Packed, written: Metadata) -> None:
     """Where each tensor lies in torch's files, so that nobody has to unpickle torch's own index."""
     places = {at.fqn: [said.relative_path, said.offset, said.length] for at, said in written.storage_data.items()}
-    kinds = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in packed.tensors]
-    tensors = [[name, *places[name], *kind] for name, kind in zip(packed.names, kinds, strict=True)]
+    tensors = [
+        [name, *places[name], checksum([t]), str(t.dtype).removeprefix("torch."), list(t.shape)]
+        for name, t in zip(packed.names, packed.tensors, strict=True)
+    ]
     with (folder / INDEX).open("w") as file:
         json.dump({"skeleton": packed.skeleton, "tensors": tensors}, file)
         file.flush()
         os.fsync(file.fileno())
 
 
-def described(index: bytes) -> Packed:
-    """What is in a folder, by its index: tensors without memory.  Raises `StorageError`."""
+def read_index(data: bytes) -> Index:
+    """The index of a folder.  Raises `StorageError`."""
     with _intact():
-        read = json.loads(index)
-        kinds = [(name, getattr(torch, dtype), shape) for name, _, _, _, dtype, shape in read["tensors"]]
-        tensors = tuple(torch.empty(shape, dtype=dtype, device="meta") for _, dtype, shape in kinds)
-        return Packed(read["skeleton"], tuple(name for name, _, _ in kinds), tensors)
+        read = json.loads(data)
+        extents = tuple(Extent(name, plain_name(file), *at) for name, file, *at, _, _ in read["tensors"])
+        tensors = (
+            torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for *_, dtype, shape in read["tensors"]
+        )
+        return Index(Packed(read["skeleton"], tuple(e.name for e in extents), tuple(tensors)), extents)
 
 
-def load_intact(folder: Path) -> Packed:
-    """A state from a checkpoint's files.  Raises `StorageError`."""
+def load_folder(folder: Path) -> Packed:
+    """A state from a checkpoint's files, which are as they were written.  Raises `StorageError`."""
+    if not (folder / INDEX).exists():
+        raise StorageError("it was not written by unicorn")
+    index = read_index((folder / INDEX).read_bytes())
+    tensors = []
+    for extent in index.extents:
+        with (folder / extent.file).open("rb") as file:
+            file.seek(extent.offset)
+            tensors.append(_load(file.read(extent.length)))
+    return Packed(index.packed.skeleton, index.packed.names, tuple(tensors))
+
+
+def load_tensor(data: bytes, extent: Extent) -> torch.Tensor:
+    """What lies there.  Raises `StorageError` if it is not what was written there."""
+    tensor = _load(data)
+    if checksum([tensor]) != extent.checksum:
+        raise StorageError(f"{extent.name} is damaged")
+    return tensor
+
+
+def _load(data: bytes) -> torch.Tensor:
+    """Nothing is unpickled but a plain tensor."""
     with _intact():
-        index = _read_index(folder)
-        loaded = dict(_load(folder, index))
-        return Packed(index["skeleton"], tuple(loaded), tuple(loaded.values()))
-
-
-def load_some(folder: Path, names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """One tensor after the other of those named.  Raises `StorageError`."""
-    with _intact():
-        yield from _load(folder, _read_index(folder), names)
+        loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    if not isinstance(loaded, torch.Tensor):
+        raise StorageError("it holds something that is not a tensor")
+    return loaded
 
 
 @contextlib.contextmanager
@@ -77,26 +125,3 @@ def _intact() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as wrong:
         raise StorageError(f"it can't be loaded: {one_line(wrong)}") from wrong
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    if not (folder / INDEX).exists():
-        raise StorageError("it was not written by unicorn")
-    found: dict[str, Any] = json.loads((folder / INDEX).read_text())
-    return found
-
-
-def _load(
-    folder: Path, index: dict[str, Any], names: Collection[str] | None = None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Nothing is unpickled but plain tensors."""
-    for name, file, offset, length, *_ in index["tensors"]:
-        if names is not None and name not in names:
-            continue
-        with (folder / plain_name(file)).open("rb") as data:
-            data.seek(offset)
-            part = io.BytesIO(data.read(length))
-        loaded = torch.load(part, map_location="cpu", weights_only=True)
-        if not isinstance(loaded, torch.Tensor):
-            raise StorageError("it holds something that is not a tensor")
-        yield name, loaded

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
 import torch
@@ -19,7 +18,7 @@ from tenacity import stop_after_delay
 
 from unicorn_mgr.messages import Mistake
 from unicorn_mgr.worker.attempts import attempts, one_line
-from unicorn_mgr.worker.folder import INDEX, described, load_intact, load_some
+from unicorn_mgr.worker.folder import INDEX, Extent, load_folder, load_tensor, read_index
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.reshaping import reshaped
@@ -29,6 +28,9 @@ from unicorn_mgr.worker.storage import Manifest, Storage, StorageError, part_nam
 
 RESTORE_SECONDS_MAX = 120.0
 """Storage that can't be read for this long ends the job: to begin anew would give up what is stored."""
+
+RUN_BYTES_MAX = 64 << 20
+"""So much of a file is read at once, or a whole tensor if that is larger."""
 
 T = TypeVar("T")
 
@@ -115,27 +117,26 @@ class Restorer:
         return found
 
     def _load_own(self, manifest: Manifest) -> Tree:
-        with self._part(manifest, self._siblings.place.position) as folder:
-            return unpack(load_intact(folder))
+        part = _part(manifest, self._siblings.place.position)
+        with _named(part), self._storage.checked(manifest, part) as folder:
+            return unpack(load_folder(folder))
 
     def _load_reshaped(self, manifest: Manifest, state: ReplicaState) -> Tree:
+        parts = [_part(manifest, position) for position in range(math.prod(manifest.axes.values()))]
+        indexes = []
+        for part in parts:
+            with _named(part):
+                indexes.append(read_index(self._storage.read(manifest, part, INDEX)))
+
         def read(position: int, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
-            with self._part(manifest, position) as folder:
-                yield from load_some(folder, names)
+            with _named(parts[position]):
+                for run in _runs([e for e in indexes[position].extents if e.name in names]):
+                    first = run[0].offset
+                    data = self._storage.read_range(manifest, parts[position], run[0].file, first, run[-1].end)
+                    for extent in run:
+                        yield extent.name, load_tensor(data[extent.offset - first : extent.end - first], extent)
 
-        positions = range(math.prod(manifest.axes.values()))
-        parts = [described(self._storage.read(manifest, _part(manifest, p), INDEX)) for p in positions]
-        return reshaped(parts, read, self._siblings.place, state)
-
-    @contextlib.contextmanager
-    def _part(self, manifest: Manifest, position: int) -> Iterator[Path]:
-        """The files of a worker, as they were written.  Raises `StorageError`."""
-        part = _part(manifest, position)
-        try:
-            with self._storage.checked(manifest, part) as folder:
-                yield folder
-        except StorageError as damaged:
-            raise StorageError(f"{part}: {damaged}" if part else str(damaged)) from damaged
+        return reshaped([index.packed for index in indexes], read, self._siblings.place, state)
 
     def _adopt(self, manifest: Manifest, tree: Tree, replica: Replica) -> Progress:
         try:
@@ -163,6 +164,28 @@ class Restorer:
 
     def _skip(self, name: str, why: object) -> None:
         sys.stderr.write(f"unicorn: {self._storage.url}: checkpoint {name} is skipped: {why}\n")
+
+
+@contextlib.contextmanager
+def _named(part: str) -> Iterator[None]:
+    """Whatever is wrong is wrong with this part."""
+    try:
+        yield
+    except StorageError as damaged:
+        raise StorageError(f"{part}: {damaged}" if part else str(damaged)) from damaged
+
+
+def _runs(extents: Iterable[Extent]) -> list[list[Extent]]:
+    """What lies one behind the other is read at once."""
+    runs: list[list[Extent]] = []
+    for extent in sorted(extents, key=lambda e: (e.file, e.offset)):
+        last = runs[-1] if runs else []
+        follows = last and (last[-1].file, last[-1].end) == (extent.file, extent.offset)
+        if follows and extent.end - last[0].offset <= RUN_BYTES_MAX:
+            last.append(extent)
+        else:
+            runs.append([extent])
+    return runs
 
 
 def _part(manifest: Manifest, position: int) -> str:

@@ -186,13 +186,23 @@ class Storage:
     def read(self, manifest: Manifest, part: str, file: str) -> bytes:
         """One file of a checkpoint, or of a part, as it was written.  Raises `StorageError`."""
         path = f"{part}/{file}".lstrip("/")
-        where = f"{part}: " if part else ""
         try:
             data: bytes = self._fs.cat_file(f"{self._root}/{manifest.name}/{path}")
         except FileNotFoundError as failed:
-            raise StorageError(f"{where}file {file} is missing") from failed
+            raise StorageError(f"file {file} is missing") from failed
         if _digest(data) != manifest.files.get(path, {}).get("blake2b"):
-            raise StorageError(f"{where}file {file} is damaged")
+            raise StorageError(f"file {file} is damaged")
+        return data
+
+    def read_range(self, manifest: Manifest, part: str, file: str, start: int, end: int) -> bytes:
+        """Bytes of a file, which may not be as they were written.  Raises `StorageError`."""
+        path = f"{self._root}/{manifest.name}/{part}/{file}" if part else f"{self._root}/{manifest.name}/{file}"
+        try:
+            data: bytes = self._fs.cat_file(path, start=start, end=end)
+        except FileNotFoundError as failed:
+            raise StorageError(f"file {file} is missing") from failed
+        if len(data) != end - start:
+            raise StorageError(f"file {file} is torn")
         return data
 
     @contextlib.contextmanager

@@ -30,6 +30,8 @@ def changed(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def _waits(c: Context, job: Job) -> bool:
-    """Nothing of it is left, and who gets which slots is decided."""
+    """Nothing of it is left, it is to be begun again, and who gets which slots is decided."""
+    if job.life and c.state.observes(job):
+        return False
     decided = c.policy is not None or c.state.planning.answered
     return decided and job.phase is JobPhase.WAITING and not (job.seats or job.members or job.alive())
