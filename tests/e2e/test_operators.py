@@ -25,6 +25,8 @@ def test_a_drained_node_is_left_and_used_again(shared: Cluster, undisturbed: Und
     assert (state.state, state.slots_used) == ("drained", 0)
     finish(job, undisturbed, STEPS, members=3)
     assert shared.incidents(job.name) == [], "nobody failed"
+    resumed = [h.event.fact for h in shared.events() if h.kind == "WorkerTold/Resumed" and job.name in h.event.worker]
+    assert [f.recomputed for f in resumed if f.recomputed] == [], "what was to be its nobody had computed"
     shared.command(messages.UndrainNode(left.node))
     assert next(n for n in shared.look().nodes if n.node == left.node).state == "up"
 

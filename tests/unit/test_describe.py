@@ -39,7 +39,7 @@ def test_no_event_is_shown_raw(kind: type) -> None:
         (
             e.WorkerTold("gpt/0.0", m.Resumed(Epoch(1, 2), 7, recomputed=(3, 4))),
             (
-                "gpt/0.0 goes on in epoch 1.2 with step 7, micro-batches 3, 4 of who is gone, "
+                "gpt/0.0 goes on in epoch 1.2 with step 7, micro-batches 3, 4 recomputed, "
                 "fence 0.000 s, regroup 0.000 s, restore 0.000 s, recompute 0.000 s, added 0.000 s"
             ),
         ),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from unicorn_mgr.model import NO_STATE, Holdings
 from unicorn_mgr.transition.deal import merged
-from unicorn_mgr.worker.shares import Turn, turns
+from unicorn_mgr.worker.shares import Owners, Turn, turns
 from unicorn_mgr.worker.siblings import place_of
 
 
@@ -37,6 +37,20 @@ def test_each_number_counts_once_and_all_make_as_many_rounds(numbers: list[int],
 
 def test_a_short_round_is_filled_up_without_weight() -> None:
     assert list(turns([4, 7, 9], 2, 1)) == [Turn(7, (4, 7)), Turn(9, (9,), counts=False)]
+
+
+@pytest.mark.parametrize(
+    ("left", "recomputed", "lost"),
+    [((), [1, 2, 4, 5], True), (("b",), [2, 5], True), (("b", "c"), [], False)],
+)
+def test_what_was_to_be_made_by_who_has_left_is_not_lost(
+    left: tuple[str, ...], recomputed: list[int], lost: bool
+) -> None:
+    owners = Owners()
+    owners.deal_evenly(("a", "b", "c"), 6)
+    mine = [1, 2, 4, 5]
+    assert owners.redeal(("a", *left), {"a": (0, 3)}, {"a": mine}, mine) == (recomputed, lost)
+    assert owners.redeal(("a",), {"a": (0, 3)}, {"a": mine}, mine) == ([], False), "they are another's now"
 
 
 def test_a_replica_holds_what_all_its_workers_do() -> None:

@@ -136,7 +136,7 @@ def _of_worker(event: e.Event) -> str:
 def _resumed(resumed: Resumed) -> str:
     parts = [f"in epoch {resumed.epoch} with step {resumed.step}"]
     if resumed.recomputed:
-        parts.append(f"micro-batches {', '.join(map(str, resumed.recomputed))} of who is gone")
+        parts.append(f"micro-batches {', '.join(map(str, resumed.recomputed))} recomputed")
     if resumed.source not in ("", "own"):
         parts.append(f"state from {resumed.source}")
     if not resumed.exact:

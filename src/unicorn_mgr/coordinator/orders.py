@@ -105,7 +105,8 @@ class Orders:
     def grant(self, job: Job) -> Granted:
         """The newest membership, as it is told."""
         poison = tuple(Poison(step, number) for step, number in job.skipped)
-        return Granted(job.epoch, job.members, poison, self._derived(f"{job.name} {job.epoch}"), job.standing)
+        secret = self._derived(f"{job.name} {job.epoch}")
+        return Granted(job.epoch, job.members, poison, secret, job.standing, job.left)
 
     def job_id(self, job: Job) -> str:
         """Tells a job from an earlier one of its name."""

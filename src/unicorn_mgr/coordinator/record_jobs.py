@@ -152,7 +152,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
 
 def _life_ended(job: Job) -> None:
     job.life += 1
-    job.members, job.transition, job.symptom_at = (), None, None
+    job.members, job.left, job.transition, job.symptom_at = (), (), None, None
     job.fingerprint, job.fingerprint_of = None, ""
     job.inquiry, job.sentence, job.halted = None, None, False
     job.suspension, job.standing = None, False
@@ -239,6 +239,7 @@ def _epoch_granted(state: ClusterState, job: Job, event: e.EpochGranted, now: fl
     for worker in job.alive():
         if worker.phase is WorkerPhase.LEAVING:
             worker.gone_at = now  # it was told that it may end
+            job.left = tuple(dict.fromkeys((*job.left, worker.name)))
     for incident in state.open_incidents(job):
         if incident.granted_at is None:
             incident.granted_at, incident.epoch_before = now, before
@@ -252,7 +253,7 @@ def _healed_by(state: ClusterState, job: Job) -> list[Incident]:
 
 
 def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
-    transition, job.transition = job.transition, None
+    transition, job.transition, job.left = job.transition, None, ()
     assert transition is not None
     measure(job, transition, now)
     told = transition.resumed.values()
@@ -271,8 +272,7 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
         for phase in ("regroup", "restore", "recompute", "added"):
             worst = max((float(getattr(r, f"{phase}_seconds")) for r in told), default=0.0)
             incident.worker_seconds[phase] = worst
-    # Who takes over from a worker that has left computes what nobody has computed before.
-    job.micro_batches_redone += redone if healed else 0
+    job.micro_batches_redone += redone
     job.steps_redone += max(0, lost)
     if lost > 0:
         job.committed = max(restored)

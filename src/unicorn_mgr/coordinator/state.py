@@ -246,6 +246,8 @@ class Job:
     members: tuple[str, ...] = ()
     transition: Transition | None = None
     suspension: Suspension | None = None
+    left: tuple[str, ...] = ()
+    """Who has left as it should since the last transition that ended."""
     standing: bool = False
     """The members of the newest epoch were told to finish the open step and stand still."""
     fingerprint: dict[str, str] | None = None

@@ -44,7 +44,7 @@ class Resumed:
     source: str = ""
     restored_step: int = 0
     recomputed: tuple[int, ...] = ()
-    """Micro-batches of members that are gone; of one that has left as it should nobody had computed them before."""
+    """Micro-batches of members that were lost."""
     fence_seconds: float = 0.0
     regroup_seconds: float = 0.0
     restore_seconds: float = 0.0

@@ -102,6 +102,7 @@ class Granted:
     poison: tuple[Poison, ...] = ()
     secret: str = ""
     suspends: bool = False
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,18 +106,20 @@ class Axis(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Granted(_message.Message):
-    __slots__ = ("epoch", "members", "poison", "secret", "suspends")
+    __slots__ = ("epoch", "members", "poison", "secret", "suspends", "left")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     POISON_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     SUSPENDS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     epoch: _common_pb2.Epoch
     members: _containers.RepeatedScalarFieldContainer[str]
     poison: _containers.RepeatedCompositeFieldContainer[Poison]
     secret: str
     suspends: bool
-    def __init__(self, epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., members: _Optional[_Iterable[str]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., secret: _Optional[str] = ..., suspends: bool = ...) -> None: ...
+    left: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., members: _Optional[_Iterable[str]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., secret: _Optional[str] = ..., suspends: bool = ..., left: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Poison(_message.Message):
     __slots__ = ("step", "number")

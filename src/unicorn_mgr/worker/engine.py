@@ -432,7 +432,8 @@ class Engine:
         self._todo = self._harmless(self.step, owed.deal.todo[owed.formation.me])
         held = {m: h.held for m, h in owed.formation.holdings.items() if h.applied == owed.deal.step - 1}
         mine = [turn.number for turn in self._todo if self.opened.counts(turn)]
-        self._recomputed, self._redealt = self._owners.redeal(owed.formation.members, held, owed.deal.todo, mine)
+        accounted = (*owed.formation.members, *owed.formation.left)
+        self._recomputed, self._redealt = self._owners.redeal(accounted, held, owed.deal.todo, mine)
         self._owed = None
 
     def _take_state(self, owed: Exchange) -> None:

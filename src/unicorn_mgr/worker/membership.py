@@ -55,6 +55,8 @@ class Formation:
     """(step, micro-batch) that are skipped, with weight 0."""
     suspends: bool = False
     """Its members finish the open step and stand still."""
+    left: tuple[str, ...] = ()
+    """Who has left as it should: nobody had computed yet what was to be theirs."""
 
     @property
     def rank(self) -> int:
@@ -324,6 +326,7 @@ class Clustered:
             granted.secret,
             frozenset((p.step, p.number) for p in granted.poison),
             granted.suspends,
+            granted.left,
         )
         return self.formation
 

@@ -52,13 +52,16 @@ class Owners:
 
     def redeal(
         self,
-        members: Collection[str],
+        accounted: Collection[str],
         held: Mapping[str, Sequence[int]],
         todo: Mapping[str, Sequence[int]],
         mine: Iterable[int],
     ) -> tuple[list[int], bool]:
-        """After a change of members: which of `mine` were lost with somebody, and whether anybody was lost."""
-        gone = set(self._owners.values()).difference(members)
+        """After a change of members: which of `mine` were lost with somebody, and whether anybody was lost.
+
+        `accounted` are the members, and whoever has left as it should before it began the step.
+        """
+        gone = set(self._owners.values()).difference(accounted)
         lost = [n for n in mine if self._owners.get(n) in gone]
         self._owners |= {n: m for m, numbers in held.items() for n in numbers}
         self._owners |= {n: m for m, numbers in todo.items() for n in numbers}
