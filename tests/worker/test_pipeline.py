@@ -238,7 +238,7 @@ def test_a_stage_that_waits_is_told_from_one_that_computes() -> None:
     training = attach().train(whole, torch.optim.SGD(whole.parameters(), lr=0.1), 2, stages=stage)
     ring = training._engine.ring
     whole[0].register_forward_hook(lambda *_: look("forward"))
-    whole[0].weight.register_hook(lambda _: look("backward"))
+    next(whole[0].parameters()).register_hook(lambda _: look("backward"))
     step = training.begin(1)
     assert step is not None
     for share in step.shares(2):
