@@ -18,6 +18,7 @@ import torch.distributed as dist
 from e2e.scripts.sharded import Model, split
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
@@ -46,6 +47,12 @@ SHAPES: list[dict[str, int]] = [
     {"pipeline": 3, "shard": 2},
 ]
 """Of 14 x 10, 10 x 14, 7 x 10 and smaller tensors, and 3 blocks: not all are cut evenly."""
+
+UNNAMED: list[dict[str, int]] = [
+    {"pipeline": 2},
+    {"shard": 2, "pipeline": 2},
+    {"shard": 3, "pipeline": 2},
+]
 
 
 class Stub:
@@ -146,6 +153,38 @@ def test_each_has_its_part_of_what_another_shape_has_stored(tmp_path: Path, ther
         fresh = Shaped(str(tmp_path), here)
         assert fresh.find() == [(Progress(3, -1, 0), 0)] * len(fresh.benches)
         fresh.check(3)
+
+
+class Unnamed(Split):
+    """A pipeline of two that are each a model for themselves, with the same names; every number is its stage."""
+
+    def __init__(self, url: str, axes: dict[str, int]) -> None:
+        places = [place_of(axes, position) for position in range(place_of(axes, 0).size)]
+        self.stages = [place.stage for place in places]
+        found = []
+        for place in places:
+            with rank(place.position, place.size):
+                model = nn.Linear(6, 4)
+                if "shard" in axes:
+                    mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
+                    fully_shard(model, mesh=mesh["shard"])
+                found.append(model)
+        super().__init__(url, axes, models=found)
+
+    def fill(self, position: int, step: int) -> None:
+        with torch.no_grad():
+            for p in self.benches[position].model.parameters():
+                local(p).fill_(self.stages[position])
+
+
+@pytest.mark.parametrize("there", UNNAMED, ids=name_of)
+@pytest.mark.parametrize("here", UNNAMED, ids=name_of)
+def test_stages_with_the_same_names_stay_apart(tmp_path: Path, there: dict[str, int], here: dict[str, int]) -> None:
+    Unnamed(str(tmp_path), there).store(3)
+    fresh = Unnamed(str(tmp_path), here)
+    fresh.find()
+    for stage, bench in zip(fresh.stages, fresh.benches, strict=True):
+        assert all(bool((local(p) == stage).all()) for p in bench.model.parameters())
 
 
 def test_from_any_place(url: str) -> None:

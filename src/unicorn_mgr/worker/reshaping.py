@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from unicorn_mgr.transition.layout import Piece, whole
 from unicorn_mgr.transition.relayout import Unheld, transfers
 from unicorn_mgr.worker.sharding import Part, is_sharded, matched
-from unicorn_mgr.worker.siblings import Place
+from unicorn_mgr.worker.siblings import Place, place_of
 from unicorn_mgr.worker.state import Packed, ReplicaState, StateError, Tree, piece_in, unpack
 
 Read = Callable[[int, set[str]], Iterable[tuple[str, torch.Tensor]]]
@@ -20,15 +20,17 @@ Read = Callable[[int, set[str]], Iterable[tuple[str, torch.Tensor]]]
 _HERE = -1
 
 
-def reshaped(parts: Sequence[Packed], read: Read, place: Place, state: ReplicaState) -> Tree:
+def reshaped(parts: Sequence[Packed], axes: Mapping[str, int], read: Read, place: Place, state: ReplicaState) -> Tree:
     """The state of which the workers of another replica had these parts, by position, for the worker in this place.
 
-    The tensors of `parts` need no memory: `read` is asked for those of which something is needed.  What is no
-    tensor is the same everywhere.  Raises `StateError` if it is not a state of this job.
+    `axes` are those of that replica.  The tensors of `parts` need no memory: `read` is asked for those of which
+    something is needed.  What is no tensor is the same everywhere.  Raises `StateError` if it is not a state of
+    this job.
     """
-    near = place.position * len(parts) // place.size
+    distance = _distances([place_of(axes, position) for position in range(len(parts))], place)
+    near = distance.index(0)
     trees = [unpack(part) for part in parts]
-    tree = _united(trees, trees[near])
+    tree = _united([trees[p] for p in sorted(range(len(parts)), key=lambda p: -distance[p])], trees[near])
     if place.stages > 1:
         tree = state.own(tree)
     state.check(tree)
@@ -49,7 +51,7 @@ def reshaped(parts: Sequence[Packed], read: Read, place: Place, state: ReplicaSt
 
     mine = state.matched(tree, want)
     try:
-        moves = transfers({_HERE: wanted}, dict(enumerate(held)), lambda source, _: int(source != near))
+        moves = transfers({_HERE: wanted}, dict(enumerate(held)), lambda source, _: distance[source])
     except Unheld as lacking:
         raise StateError(f"{lacking}: its parts do not make up the whole") from None
     by_source: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
@@ -62,8 +64,18 @@ def reshaped(parts: Sequence[Packed], read: Read, place: Place, state: ReplicaSt
     return mine
 
 
+def _distances(there: Sequence[Place], here: Place) -> list[int]:
+    """How far each is from this worker: 0 of one, 1 of others that have the same stage of the model.
+
+    Where both are cut into as many stages, those may call their tensors by the same names.
+    """
+    alike = [of for of in there if (of.stage, of.stages) == (here.stage, here.stages)] or there
+    near = min(alike, key=lambda of: abs(of.position / of.size - here.position / here.size))
+    return [0 if of is near else 1 if of in alike else 2 for of in there]
+
+
 def _united(trees: Sequence[Tree], near: Tree) -> Tree:
-    """A tree with the tensors that any of them has."""
+    """A tree with the tensors that any of them has, as the last one that has them."""
     return {
         **near,
         "model": {name: leaf for tree in trees for name, leaf in tree["model"].items()},

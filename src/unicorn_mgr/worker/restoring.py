@@ -100,7 +100,7 @@ class Restorer:
 
     def _load(self, manifest: Manifest, state: ReplicaState) -> Tree | None:
         """What this worker needs of it; None if it is damaged, which is said."""
-        alike = manifest.axes == dict(self._siblings.place.axes)
+        alike = list(manifest.axes.items()) == list(self._siblings.place.axes.items())
 
         def load() -> Tree | StorageError | StateError:
             try:
@@ -136,7 +136,7 @@ class Restorer:
                     for extent in run:
                         yield extent.name, load_tensor(data[extent.offset - first : extent.end - first], extent)
 
-        return reshaped([index.packed for index in indexes], read, self._siblings.place, state)
+        return reshaped([index.packed for index in indexes], manifest.axes, read, self._siblings.place, state)
 
     def _adopt(self, manifest: Manifest, tree: Tree, replica: Replica) -> Progress:
         try:

@@ -48,7 +48,7 @@ class Manifest:
     files: dict[str, dict[str, Any]]
     """Name -> bytes and blake2b."""
     axes: dict[str, int] = field(default_factory=dict)
-    """What the model is split along, over how many workers each; empty: it is not."""
+    """What the model is split along, over how many workers each, the last running fastest; empty: it is not."""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class Manifest:
             "job_id": self.job_id,
             "fingerprint": self.fingerprint,
             "files": self.files,
-            "axes": self.axes,
+            "axes": list(self.axes.items()),
         }
         text = json.dumps(body, sort_keys=True)
         return json.dumps({"checksum": _digest(text.encode()), "manifest": text}).encode()
@@ -90,7 +90,7 @@ class Manifest:
             generation, term, number = body["lineage"]
             lineage = Lineage(generation, Epoch(term, number))
             # One without axes is of a time when no model could be split.
-            axes = body.get("axes", {})
+            axes = dict(body.get("axes", {}))
             return Manifest(body["step"], lineage, body["job_id"], body["fingerprint"], body["files"], axes)
         except (KeyError, TypeError, ValueError) as wrong:
             raise StorageError(f"its manifest can't be read: {wrong}") from wrong
