@@ -187,6 +187,9 @@ class JobDrill:
     drill: Drill = field(default_factory=Drill)
 
 
+SNAPSHOT_BUDGET = 0.005
+"""Share of the step time that snapshots in memory may take, unless a user says otherwise."""
+
 AXES = ("shard", "tensor", "pipeline")
 """Along which a copy of the model may be split over workers; neighbours along the last are closest."""
 

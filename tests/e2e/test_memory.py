@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -9,9 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from e2e.harness import Cluster, Job, Undisturbed, check_restored, cluster, finish, is_stopped
+from e2e.harness import (
+    SHARDED,
+    Cluster,
+    Job,
+    Undisturbed,
+    check_exact,
+    check_restored,
+    cluster,
+    finish,
+    is_stopped,
+    submit_split,
+)
 
 from unicorn_mgr.messages import CancelJob
+from unicorn_mgr.model import WorkerName
 from unicorn_mgr.worker.snapshot import find
 
 STEPS = 20
@@ -48,9 +61,13 @@ def test_a_new_agent_finds_what_the_old_one_had(templates: Path, undisturbed: Un
 
 def kept(template: int, name: str) -> list[Path]:
     """The memory of a template in which snapshots of a worker or a job are."""
-    words = f"-{name}".replace("/", "-")
-    files = Path(f"/proc/{template}/fd").iterdir()
-    return [file for file in files if "unicorn-snapshot" in (of := str(file.readlink())) and words in of]
+    found = []
+    for file in Path(f"/proc/{template}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            of = str(file.readlink()).removesuffix(" (deleted)")
+            if "unicorn-snapshot" in of and f"-{name}-".replace("/", "-") in f"{of}-":
+                found.append(file)
+    return found
 
 
 def template_of(pid: int) -> int:
@@ -71,27 +88,41 @@ def damage(path: Path) -> bool:
 
 
 @contextmanager
-def all_stopped(shared: Cluster) -> Iterator[tuple[Job, dict[str, int]]]:
-    """A job whose workers stand still in step 8; their pids.  They are ended with the block."""
-    drills = tuple(f"{seat}.0:stop:8:compute" for seat in range(3))
-    job = shared.submit(["--steps", str(STEPS), "--pace", "0.02"], drills=drills, snapshot_budget=EVERY_STEP)
-    job.wait_step(7)
-    pids = {w.worker: w.pid for w in shared.job(job.name).workers}
-    shared.wait_for("all stand still", lambda _: all(is_stopped(pid) for pid in pids.values()))
-    yield job, pids
+def at_a_stop(job: Job, step: int, seats: tuple[int, ...]) -> Iterator[dict[int, int]]:
+    """These have been stopped in a step, and nobody goes on; all pids by seat.  All are ended with the block."""
+    job.wait_step(step - 1)
+    workers = job.cluster.job(job.name).workers
+    pids = {WorkerName.parse(w.worker).seat: w.pid for w in workers}
+    job.cluster.wait_for("they stand still", lambda _: all(is_stopped(pids[seat]) for seat in seats))
+    yield pids
     for pid in pids.values():
-        shared.end_process(pid)
+        job.cluster.end_process(pid)
 
 
 def test_whoever_finds_its_own_damaged_takes_the_state_from_another(shared: Cluster, undisturbed: Undisturbed) -> None:
     """One bit of each that is whole; the newest may have been stopped before it was."""
-    with all_stopped(shared) as (job, pids):
-        worker, pid = min(pids.items())
-        damaged = [damage(path) for path in kept(template_of(pid), worker)]
-        assert any(damaged)
+    drills = tuple(f"{seat}.0:stop:8:compute" for seat in range(3))
+    job = shared.submit(["--steps", str(STEPS), "--pace", "0.02"], drills=drills, snapshot_budget=EVERY_STEP)
+    with at_a_stop(job, 8, (0, 1, 2)) as pids:
+        assert sum(map(damage, kept(template_of(pids[0]), f"{job.name}/0.0"))) > 0
     finish(job, undisturbed, STEPS, 3)
     assert "its body is not as it was written" in job.log()
     assert {s.source: s.workers for i in shared.incidents(job.name) for s in i.sources} == {"memory": 2, "live": 1}
+
+
+def test_a_damaged_part_costs_its_replica_what_the_others_have_read(eight: Cluster, undisturbed: Undisturbed) -> None:
+    """Half of a state is none: both take it from the replica that has read all of its own."""
+    drills = ("0.0:stop:6:compute", "3.0:stop:6:compute")
+    arguments = ("--steps", "40", "--pace", "0.05")
+    job = submit_split(eight, SHARDED, {"shard": 2}, *arguments, drills=drills, snapshot_budget=EVERY_STEP)
+    with at_a_stop(job, 6, (0, 3)) as pids:
+        assert sum(map(damage, kept(template_of(pids[0]), f"{job.name}/0.0"))) > 0
+    job.hurry_when_whole(4)
+    assert job.wait().exit_code == 0, eight.logs()
+    check_exact(job, undisturbed("--steps", "40", script=SHARDED), 4)
+    check_restored(job, 6)
+    parts = {(s.position, s.source, s.workers) for i in eight.incidents(job.name) for s in i.sources}
+    assert parts == {(p, source, 1) for p in (0, 1) for source in ("memory", "live")}
 
 
 def test_memory_is_given_back(shared: Cluster) -> None:

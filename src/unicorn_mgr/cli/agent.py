@@ -96,7 +96,7 @@ def register(app: typer.Typer) -> None:
 def find_snapshot_bytes(asked: int | None) -> int:
     """What is asked for, or half of what can be had without swapping, and without breaking a container's limit."""
     if asked is None:
-        return min((_available(), *_limits(Path("/proc/self/cgroup"), CGROUPS))) // 2
+        return min((_available(), *limits(Path("/proc/self/cgroup"), CGROUPS))) // 2
     if asked < 0:
         raise Problem(f"snapshot-bytes: {asked}: want at least 0")
     return asked
@@ -108,7 +108,7 @@ def _available() -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
 
 
-def _limits(groups: Path, root: Path) -> Iterator[int]:
+def limits(groups: Path, root: Path) -> Iterator[int]:
     """Of memory, for the control groups of this process and those around them, of both versions."""
     for line in groups.read_text().splitlines():
         _, controllers, name = line.split(":", 2)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from unicorn_mgr.cli.common import Problem
 from unicorn_mgr.cli.run import passed_environment
-from unicorn_mgr.model import JobSpec, ModelDescription, ReplicaShape
+from unicorn_mgr.model import SNAPSHOT_BUDGET, JobSpec, ModelDescription, ReplicaShape
 
 BYTES_MAX = 1 << 20
 DEADLINE = "2040-01-31T18:00:00+01:00"
@@ -141,8 +141,8 @@ class JobFile(_Strict):
     steps: Count | None = None
     """As many as its training loop makes in all; for the deadline."""
     checkpoint: Checkpoint | None = None
-    snapshot_budget: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Share of the step time that snapshots of the state in memory may take, e.g. 0.005; 0: none are made."""
+    snapshot_budget: Annotated[float, Field(ge=0, allow_inf_nan=False)] = SNAPSHOT_BUDGET
+    """Share of the step time that snapshots of the state in memory may take; 0: none are made."""
     observe: bool = False
     """Detect failures of this job, never act."""
     skip_poison: bool = False

@@ -35,7 +35,7 @@ from unicorn_mgr.cli.output import Output, follow
 from unicorn_mgr.cli.progress import Progress
 from unicorn_mgr.cli.show import note, say
 from unicorn_mgr.coordinator.admission import Rejected, check_spec
-from unicorn_mgr.model import AXES, Drill, JobDrill, JobSpec, ReplicaShape
+from unicorn_mgr.model import AXES, SNAPSHOT_BUDGET, Drill, JobDrill, JobSpec, ReplicaShape
 
 _PASSED = re.compile(
     r"(PATH|VIRTUAL_ENV|PYTHON\w*|LD_LIBRARY_PATH|LANG|LC_\w+|TZ|HOME|CONDA_PREFIX)"
@@ -44,10 +44,10 @@ _PASSED = re.compile(
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 
 _BUDGET = typer.Option(
-    0.0,
+    SNAPSHOT_BUDGET,
     "--snapshot-budget",
     metavar="SHARE",
-    help="Share of the step time that snapshots in memory may take, e.g. 0.005; 0: none.",
+    help="Share of the step time that snapshots in memory may take; 0: none.",
 )
 
 
