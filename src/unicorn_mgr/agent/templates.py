@@ -124,15 +124,19 @@ class TemplatePool:
 
     def release(self, agent: str, slot: int | None, jobs: Collection[str]) -> None:
         """Give back the memory with snapshots of other jobs than these; in one slot, if one is named."""
-        packet = json.dumps({"op": "release", "agent": agent, "slot": slot, "jobs": list(jobs)}).encode()
         for line in self._lines.values():
-            line.socket.send(packet)
+            self._tell(line, {"op": "release", "agent": agent, "slot": slot, "jobs": list(jobs)})
 
     def forget(self, worker: str) -> None:
         """Let the template reap an ended worker."""
         line = self._line_of.pop(worker, None)
         if line is not None and line.path in self._lines:
-            line.socket.send(json.dumps({"op": "forget", "worker": worker}).encode())
+            self._tell(line, {"op": "forget", "worker": worker})
+
+    @staticmethod
+    def _tell(line: _Line, said: dict[str, Any]) -> None:
+        with contextlib.suppress(ConnectionError):  # it has died, which is heard next
+            line.socket.send(json.dumps(said).encode())
 
     def close(self) -> None:
         """Leave the templates alone; they and their workers run on."""
