@@ -241,6 +241,18 @@ def test_the_story_of_an_open_incident_of_a_node(shown: Shown) -> None:
     assert "epoch" not in "\n".join(lines)
 
 
+def test_an_incident_tells_of_each_part_where_it_has_come_from(shown: Shown) -> None:
+    told = (m.StateSource(0, "memory", 2, 3_000_000, 0.25), m.StateSource(1, "live", 1, 1_500_000, 0.5))
+    show_story(m.IncidentStory(m.IncidentView("inc-7", job="gpt", opened_at=1.0, source="memory", sources=told)))
+    lines = shown()
+    assert "state from snapshots in a node's memory" in lines
+    at = lines.index("where state has come from")
+    assert lines[at + 1 : at + 3] == [
+        "  part 1 of 2: snapshots in a node's memory: 2 workers, 3.0 MB, 0.250 s",
+        "  part 2 of 2: a live replica: 1 worker, 1.5 MB, 0.500 s",
+    ]
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.1234, "0.12 s"), (9.9, "9.90 s"), (11, "11 s"), (119, "119 s"), (121, "2 min"),
                            (7_199, "120 min"), (7_201, "2 h"), (200_000, "2 d")],

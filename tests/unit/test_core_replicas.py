@@ -185,6 +185,30 @@ def test_what_is_left_of_a_lost_replica_makes_a_new_one() -> None:
     world.check_replay()
 
 
+def test_an_incident_says_where_each_part_has_come_from(world: World) -> None:
+    """And how much of it, and in which time; not of who had all."""
+    world.train("gpt", 6, 2, **SPLIT)
+    world.die("gpt/3.0")
+    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -9)))
+    world.wait(world.settings.death_batch_seconds)
+    world.resume(step=5)
+    world.begin_all()
+    world.wait(world.settings.join_batch_seconds)
+    epoch = world.job().epoch
+    world.tell(e.GroupFormed("gpt", epoch))
+    came = {
+        "gpt/2.1": m.Resumed(epoch, 6, source="live", state_bytes=10, restore_seconds=0.5),
+        "gpt/3.1": m.Resumed(epoch, 6, source="memory", restored_step=5, state_bytes=20, restore_seconds=0.25),
+        "gpt/4.0": m.Resumed(epoch, 6, source="live", state_bytes=11, restore_seconds=0.75),
+    }
+    for name in world.members():
+        world.tell(e.WorkerTold(name, came.get(name, m.Resumed(epoch, 6, source="own"))))
+    assert world.incident().sources == (
+        m.StateSource(0, "live", 2, 21, 0.75),
+        m.StateSource(1, "memory", 1, 20, 0.25),
+    )
+
+
 def test_what_is_left_of_two_replicas_is_put_where_its_memory_is() -> None:
     """A worker of each has gone with its node: of position 0 and of position 1."""
     world = World(nodes=0)

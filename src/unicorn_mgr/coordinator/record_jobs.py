@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -261,11 +261,12 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     restored = [r.restored_step for r in told if r.source in FROM_NOBODY]
     lost = max((job.committed - step for step in restored), default=0)
     healed = _healed_by(state, job)
+    for incident in state.open_incidents(job):
+        incident.sources = _with(incident.sources, _sources(job, transition.resumed))
     for incident in healed:
         incident.resumed_at = now
         incident.micro_batches_recomputed += redone
         incident.steps_lost += max(0, lost)
-        incident.sources = _sources(job, transition.resumed)
         inexact = sorted({n for r in told if not r.exact for n in r.recomputed})
         if inexact:
             tell(incident, now, f"not exact: micro-batches {inexact} were made up for with other samples")
@@ -285,17 +286,28 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     _up_again(job, now)
 
 
-def _sources(job: Job, resumed: Mapping[str, Resumed]) -> tuple[StateSource, ...]:
+def _sources(job: Job, resumed: Mapping[str, Resumed]) -> list[StateSource]:
     """Where each part of the model has come from to those that lacked it, by its position in a replica."""
-    found: dict[tuple[int, str], list[Resumed]] = {}
-    for name, told in resumed.items():
-        if told.source != "own":
-            position = WorkerName.parse(name).seat % math.prod(job.spec.replica.values())
-            found.setdefault((position, told.source), []).append(told)
-    return tuple(
-        StateSource(position, source, len(told), sum(r.state_bytes for r in told), max(r.restore_seconds for r in told))
-        for (position, source), told in sorted(found.items())
-    )
+    size = math.prod(job.spec.replica.values())
+    return [
+        StateSource(WorkerName.parse(name).seat % size, told.source, 1, told.state_bytes, told.restore_seconds)
+        for name, told in resumed.items()
+        if told.source not in ("", "own")
+    ]
+
+
+def _with(known: Iterable[StateSource], more: Iterable[StateSource]) -> tuple[StateSource, ...]:
+    """One for each part and source."""
+    found: dict[tuple[int, str], StateSource] = {}
+    for new in (*known, *more):
+        old = found.get((new.position, new.source), StateSource())
+        found[new.position, new.source] = replace(
+            new,
+            workers=old.workers + new.workers,
+            size_bytes=old.size_bytes + new.size_bytes,
+            seconds=max(old.seconds, new.seconds),
+        )
+    return tuple(of for _, of in sorted(found.items()))
 
 
 def _up_again(job: Job, now: float) -> None:

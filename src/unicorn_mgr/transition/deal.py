@@ -108,6 +108,8 @@ def merged(holdings: Sequence[Holdings]) -> Holdings:
     some of them and not the others, and none of it is of use.
     """
     first = holdings[0]
+    if len(holdings) == 1:
+        return first
     for other in holdings[1:]:
         alike = other.applied == first.applied and other.held == first.held
         if not alike or len(other.reduced) != len(first.reduced) or len(other.kept) != len(first.kept):
@@ -127,18 +129,20 @@ def column(seats: Mapping[int, Holdings], position: int, size: int) -> dict[int,
     choose the same step.  One worker may have seen it committed and another not, which died before: what one
     knows counts.
     """
+    mine = [seat for seat in sorted(seats) if seat % size == position]
+    held = {seat: merged([seats[seat - position + other] for other in range(size)]) for seat in mine}
+    if any(h.applied > NO_STATE for h in held.values()):
+        return held  # nobody will ask for snapshots
     parts: list[dict[Mark, None]] = [{} for _ in range(size)]
     for seat, h in sorted(seats.items()):
         parts[seat % size] |= dict.fromkeys(h.snapshots)
     whole = [mark for mark in parts[0] if all(mark in part for part in parts)]
     committed = tuple(dict.fromkeys(mark for _, h in sorted(seats.items()) for mark in h.committed))
     stored = max((h.stored for h in seats.values() if h.stored is not None), key=lambda m: m.order, default=None)
-    found = {}
-    for seat in (seat for seat in sorted(seats) if seat % size == position):
-        beside = [seats[other] for other in range(seat - position, seat - position + size)]
+    for seat in mine:
         snapshots = tuple(mark for mark in seats[seat].snapshots if mark in whole)
-        found[seat] = replace(merged(beside), snapshots=snapshots, committed=committed, stored=stored)
-    return found
+        held[seat] = replace(held[seat], snapshots=snapshots, committed=committed, stored=stored)
+    return held
 
 
 def standstill(holdings: Iterable[Holdings]) -> int | None:
