@@ -190,7 +190,7 @@ class JobDrill:
 SNAPSHOT_BUDGET = 0.005
 """Share of the step time that snapshots in memory may take, unless a user says otherwise."""
 
-AXES = ("shard", "tensor", "pipeline")
+AXES = ("pipeline", "shard", "tensor")
 """Along which a copy of the model may be split over workers; neighbours along the last are closest."""
 
 DATA_AXES = ("shard",)

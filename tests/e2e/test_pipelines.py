@@ -91,11 +91,11 @@ def test_a_stage_that_hangs_is_told_from_the_one_that_waits_for_it(eight: Cluste
 
 @pytest.mark.parametrize("other", ["shard", "tensor"])
 def test_a_pipeline_of_stages_that_are_split(eight: Cluster, alone: dict[str, Any], other: str) -> None:
-    heals(eight, alone, {other: 2, "pipeline": 2}, "6.0:kill:6:backward")
+    heals(eight, alone, {"pipeline": 2, other: 2}, "6.0:kill:6:backward")
 
 
 def test_all_axes_at_once(eight: Cluster, alone: dict[str, Any]) -> None:
-    job = submit(eight, {"shard": 2, "tensor": 2, "pipeline": 2}, pace=0.0, replicas=1)
+    job = submit(eight, {"pipeline": 2, "shard": 2, "tensor": 2}, pace=0.0, replicas=1)
     ends_well(job, alone, 8)
     check_counted_once(job, STEPS)
 

@@ -58,11 +58,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "min above max": ((*RUN, "--min", "4", "--max", "2", *SCRIPT), "max: 2: want at least min, which is 4"),
     "an axis that is none": (
         (*RUN, "--replica", "width=2", *SCRIPT),
-        "--replica: width=2: want axes among shard, tensor, pipeline and workers, e.g. shard=2,tensor=2",
+        "--replica: width=2: want axes among pipeline, shard, tensor and workers, e.g. shard=2,tensor=2",
     ),
     "an axis without a size": (
         (*RUN, "--replica", "shard", *SCRIPT),
-        "--replica: shard: want axes among shard, tensor, pipeline and workers, e.g. shard=2,tensor=2",
+        "--replica: shard: want axes among pipeline, shard, tensor and workers, e.g. shard=2,tensor=2",
     ),
     "shapes without a checkpoint": (
         (*RUN, "--min", "2", "--max", "4", "--replica", "shard=4", "--replica", "shard=2", *SCRIPT),

@@ -96,7 +96,7 @@ def test_a_url_is_left_as_it_is(tmp_path: Path) -> None:
         ("name: gpt\ncommand: [x]\nmin: 0\n", "min: 0: want at least 1"),
         (
             "name: gpt\ncommand: [x]\nreplica: {width: 2}\n",
-            "replica.width: width: want 'shard', 'tensor' or 'pipeline'",
+            "replica.width: width: want 'pipeline', 'shard' or 'tensor'",
         ),
         (
             "name: gpt\ncommand: python train.py\n",

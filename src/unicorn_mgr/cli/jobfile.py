@@ -96,7 +96,7 @@ def _to_come(deadline: datetime) -> datetime:
     return deadline
 
 
-Axis = Literal["shard", "tensor", "pipeline"]
+Axis = Literal["pipeline", "shard", "tensor"]
 
 
 class JobFile(_Strict):

@@ -108,7 +108,8 @@ class Job:
 
         None where a replica is a single worker, as without an agent: the same script then trains without.
         Torch's process group is set up by this, with the replica as its world.  All workers of a replica
-        call this with the same names.  Raises `SettingError` for an axis that the job's replicas do not have.
+        call this with the same names, in the order pipeline, shard, tensor.  Raises `SettingError` for an axis that
+        the job's replicas do not have.
         """
         if not self._axes:
             return None

@@ -50,10 +50,13 @@ class Inside:
                     "add it to --replica"
                 )
         axes = tuple(self._axes)
+        ordered = tuple(name for name in axes if name in names)
+        if tuple(names) != ordered:
+            raise SettingError(f"replica_mesh: {', '.join(names)}: name axes in their order, {', '.join(ordered)}")
         if self._whole is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
             self._whole = init_device_mesh(device, tuple(self._axes.values()), mesh_dim_names=axes)
-        return self._whole if tuple(names) in ((), axes) else self._whole[tuple(names)]
+        return self._whole if ordered in ((), axes) else self._whole[ordered]
 
     def largest(self, *values: int) -> tuple[int, ...]:
         """Of each value the largest that any worker has."""
