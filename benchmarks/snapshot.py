@@ -29,7 +29,7 @@ class Size:
     """With as many steps between two as the budget gives."""
 
 
-SIZES = (Size(10, 256, 40, 4, 20), Size(100, 256, 30, 3, 12))
+SIZES = (Size(10, 256, 40, 4, 20), Size(100, 256, 30, 2, 10))
 SIZES_QUICK = (Size(10, 64, 3, 3, 2),)
 SECONDS_MAX = 1200.0
 WAYS = {
