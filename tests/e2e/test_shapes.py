@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact, cluster
+from e2e.harness import PIPELINED, SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact, cluster
 
 from unicorn_mgr import messages
 from unicorn_mgr.model import ReplicaShape
@@ -106,3 +106,28 @@ def test_faults_in_the_middle_of_a_change(uneven: Cluster, alone: dict[str, Any]
     check_counted_once(job, STEPS)
     dead = {h.event.exited.worker for h in uneven.events() if h.kind == "WorkerExited" and h.event.exited.code == -9}
     assert {f"{job.name}/2.0", f"{job.name}/1.1"} <= dead
+
+
+def test_a_pipeline_that_becomes_none(uneven: Cluster, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """Each worker then has parts of what two stages had."""
+    cut, whole = {"pipeline": 2, "shard": 2}, {"pipeline": 1, "shard": 2}
+    job = uneven.submit(
+        ["--steps", str(STEPS), "--axes", "pipeline,shard", "--pace", "0.05"],
+        size=4,
+        size_min=2,
+        script=PIPELINED,
+        replica=cut,
+        replica_size=4,
+        shapes=(ReplicaShape(cut), ReplicaShape(whole)),
+        checkpoint_url=str(tmp_path / "store"),
+    )
+    job.wait_step(5)
+    uneven.command(messages.DegradeNode(LARGE, slots="2"))
+    uneven.wait_for("it trains in its other shape", lambda _: uneven.job(job.name).replica == whole)
+    (job.out / "hurry").touch()
+    ended = job.wait()
+    assert ended.exit_code == 0, f"{ended.reason}\n{uneven.logs()}"
+    check_exact(job, undisturbed("--steps", str(STEPS), script=PIPELINED), 4)
+    uneven.command(messages.DegradeNode(LARGE, slots="4"))
+    computed = Counter((step, number) for _, step, number, rehearsal in job.records() if not rehearsal)
+    assert set(computed.values()) == {1}
