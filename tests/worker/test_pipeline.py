@@ -44,11 +44,25 @@ Tree = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
+class Adapter(nn.Module):
+    """As adapters begin: one factor is zero, and so is the gradient of the other, which counts all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(WIDTH, 1))
+        self.up = nn.Parameter(torch.zeros(1, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x @ self.down @ self.up
+
+
 def model(dropout: float = 0.0) -> nn.ModuleList:
     """Two stages; each has buffers, the second a parameter that nothing uses."""
     torch.manual_seed(0)
     first = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH), nn.Dropout(dropout))
-    second = nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH), nn.Dropout(dropout))
+    second = nn.Sequential(
+        nn.Tanh(), Adapter(), nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH), nn.Dropout(dropout)
+    )
     second.register_parameter("unused", nn.Parameter(torch.ones(2)))
     return nn.ModuleList([first, second]).double()
 
@@ -204,7 +218,7 @@ def test_buckets_are_reduced_while_the_last_backward_of_their_stage_runs(monkeyp
     assert step is not None
     for share in step.shares(2):
         bench.run(step, share)
-    assert launched == [(1, 5)] * 2, "those of the second stage before the one that nothing fills"
+    assert launched == [(1, 5)] * 3, "those of the second stage before the one that nothing fills"
 
 
 def test_a_stage_that_waits_is_told_from_one_that_computes() -> None:

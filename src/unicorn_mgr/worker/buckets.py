@@ -177,13 +177,19 @@ class GradientStore:
         if last and anew:
             self._waiting = list(self._sizes)
 
+    def detach(self) -> None:
+        """A backward is about to run that goes past the hooks: it is to leave gradients of its own."""
+        self.collect()
+        for p in self.parameters:
+            p.grad = None
+
     def collect(self) -> None:
-        """All backward passes of a share have run, some of them perhaps past the hooks."""
+        """Take up what has been left past the hooks: even where it is zero, its parameter is used."""
         for i, p in enumerate(self.parameters):
             if p.grad is not None and p.grad is not self._gradients[i]:
                 self._views[i].add_(part_of(p.grad))
-                p.grad = self._gradients[i]
-            self.used[i] = self.used[i] or bool(self._views[i].any())
+                self.used[i] = True
+            p.grad = self._gradients[i]
 
     def head(self) -> int:
         """How many buckets from the front have all gradients of the last micro-batch."""

@@ -104,8 +104,10 @@ class _Passage:
         self._losses[chunk] = check_loss(loss).detach()
         return loss if turn.counts else loss * 0.0
 
-    def expect(self, stage: int) -> None:
-        """The gradients of one in a stage are about to come."""
+    def expect(self, stage: int, hooked: bool) -> None:
+        """The gradients of one in a stage are about to come; `hooked`: as autograd's own backward brings them."""
+        if not hooked:
+            self._engine.replica.gradients.detach()
         last = self._left[stage] == 1
         self._engine.expect_backward(last, anew=not self._expected)
         self._expected |= last
@@ -200,7 +202,7 @@ class Pipeline:
             passage = self._present()
             loss = passage.backward(chunk, loss)
             if full_backward:
-                passage.expect(stage.stage_index)
+                passage.expect(stage.stage_index, hooked=stage.dw_builder is None)
             backward(chunk, loss=loss, full_backward=full_backward, last_backward=last_backward)
             passage.pause()
 
@@ -209,7 +211,7 @@ class Pipeline:
                 return
             passage = self._present()
             passage.backward(chunk, None)
-            passage.expect(stage.stage_index)
+            passage.expect(stage.stage_index, hooked=False)
             of_weights(chunk, last_backward=last_backward)
             passage.pause()
 
