@@ -90,6 +90,8 @@ class Holdings:
     """Those of its snapshots that are known to be of a committed step."""
     stored: Mark | None = None
     """The newest state in storage, as far as it knows; None if it has state itself."""
+    elsewhere: tuple[Mark, ...] = ()
+    """Snapshots that it can't read here, and that its agent can bring from other nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from unicorn_mgr.phases import Phase
 
 RECORDS = 60
 _RECORD = struct.Struct("<QQqqqiii")
-_HEADER = struct.Struct("<Qdq")  # counter, mean step in seconds, committed step
+_HEADER = struct.Struct("<Qdqq")  # counter, mean step in seconds, committed step, backed-up step
 _HEADER_AT = 64
 _RECORDS_AT = 256
 _STRIDE = 64
@@ -65,6 +65,8 @@ class RingWriter:
         self.committed = -1
         self.micro_batch = -1
         self.sequence = 0
+        self.backed_up = -1
+        """The last step whose snapshots are all on a second node."""
         self.phase = Phase.STARTING
         self._step_seconds = 0.0
 
@@ -84,7 +86,7 @@ class RingWriter:
             phase,
             self.sequence,
         )
-        _HEADER.pack_into(self._memory, _HEADER_AT, n, self._step_seconds, self.committed)
+        _HEADER.pack_into(self._memory, _HEADER_AT, n, self._step_seconds, self.committed, self.backed_up)
 
     def set_step_seconds(self, seconds: float) -> None:
         """The mean duration of quiet steps, for the stall detector."""
@@ -117,6 +119,10 @@ class RingReader:
     def step_seconds(self) -> float:
         """Mean duration of quiet steps, 0 while unknown."""
         return float(_HEADER.unpack_from(self._memory, _HEADER_AT)[1])
+
+    def backed_up(self) -> int:
+        """The last step whose snapshots are all on a second node."""
+        return int(_HEADER.unpack_from(self._memory, _HEADER_AT)[3])
 
     def _at(self, counter: int) -> Record | None:
         found = _RECORD.unpack_from(self._memory, _RECORDS_AT + (counter % RECORDS) * _STRIDE)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import datetime
 import enum
 import ipaddress
+import ssl
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -50,6 +53,24 @@ def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
     """The same for a caller."""
     ca, cert, key = _checked(folder)
     return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+def agent_context(folder: Path, server: bool) -> ssl.SSLContext:
+    """For what agents send each other: both show a certificate of the same authority, whose role the other checks."""
+    _checked(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # all agents have the same certificate: it is the role that is believed
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(folder / "ca.pem")
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+def role_of(certificate: Mapping[str, Any]) -> str:
+    """What the peer's certificate entitles to; empty: nothing."""
+    names = (name for names in certificate.get("subject", ()) for name in names)
+    return next((str(value) for kind, value in names if kind == "organizationalUnitName"), "")
 
 
 def _checked(folder: Path) -> tuple[bytes, bytes, bytes]:

@@ -25,7 +25,7 @@ from e2e.harness import (
 
 from unicorn_mgr.messages import CancelJob
 from unicorn_mgr.model import WorkerName
-from unicorn_mgr.worker.snapshot import find
+from unicorn_mgr.seal import find
 
 STEPS = 20
 EVERY_STEP = 1000.0

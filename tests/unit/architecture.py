@@ -29,10 +29,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "planner": frozenset({"model"}),
     "transition": frozenset({"model"}),
     "ring": frozenset({"phases"}),
+    "seal": frozenset({"model"}),
+    "tokens": frozenset(),
     "codec": frozenset({"model", "messages", "wire"}),
-    "coordinator": frozenset({"model", "phases", "messages", "effects", "planner", "profiles", "codec", "tls"}),
-    "agent": frozenset({"model", "phases", "messages", "effects", "ring", "codec", "tls"}),
-    "worker": frozenset({"model", "phases", "messages", "transition", "ring", "codec"}),
+    "coordinator": frozenset(
+        {"model", "phases", "messages", "effects", "planner", "profiles", "codec", "tls", "tokens"}
+    ),
+    "agent": frozenset({"model", "phases", "messages", "effects", "ring", "seal", "codec", "tls", "tokens"}),
+    "worker": frozenset({"model", "phases", "messages", "transition", "ring", "seal", "codec"}),
     "cli": frozenset({"model", "phases", "messages", "effects", "planner", "codec", "tls", "coordinator", "agent"}),
 }
 """Per unit (a package or module right below the root): which other units it may import."""
@@ -40,6 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 PURE = (
     "model",
     "phases",
+    "tokens",
     "messages*",
     "effects*",
     "transition*",
@@ -56,6 +61,7 @@ PURE = (
     "planner.table",
     "codec",
     "coordinator.attention",
+    "coordinator.backups",
     "coordinator.core",
     "coordinator.counters",
     "coordinator.fence",

@@ -138,12 +138,13 @@ class World:
         workers: tuple[str, ...] = (),
         incarnation: str = "",
         domain: str = "",
+        copies_port: int = 7000,
         **epochs: Epoch,
     ) -> list[e.Event]:
         places = tuple(Slot(i) for i in range(slots))
         told = {name.replace("__", "/").replace("_", "."): epoch for name, epoch in epochs.items()}
         agent = incarnation or f"agent of {node}"
-        return self.tell(e.NodeAttached(node, agent, places, "10.0.0.1", workers, told, drills=True, domain=domain))
+        return self.tell(e.NodeAttached(node, agent, places, "10.0.0.1", workers, told, True, domain, copies_port))
 
     def submit(self, name: str = "gpt", size_min: int = 1, size_max: int = 3, **spec: Any) -> list[e.Event]:
         asked = JobSpec(name, ("python", "train.py"), directory="/w", size_min=size_min, size_max=size_max, **spec)

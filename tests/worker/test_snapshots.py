@@ -14,6 +14,7 @@ from torch import nn
 
 from unicorn_mgr.messages import Attached, SnapshotsStopped
 from unicorn_mgr.model import NO_STATE, Epoch, Holdings, Lineage, Mark
+from unicorn_mgr.seal import Torn, find
 from unicorn_mgr.transition.deal import Deal, LateState, column, deal
 from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.drills import Drills
@@ -21,7 +22,7 @@ from unicorn_mgr.worker.exchange import Broken
 from unicorn_mgr.worker.memory import Files, Memory, Nearest, Pace
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.siblings import Single
-from unicorn_mgr.worker.snapshot import Buffer, Draft, Torn, find
+from unicorn_mgr.worker.snapshot import Buffer, Draft
 from unicorn_mgr.worker.state import Packed, Progress
 
 FINGERPRINT = {"parameters": "p", "buffers": "b"}

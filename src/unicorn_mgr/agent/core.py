@@ -7,6 +7,7 @@ and it refuses what is out of date.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -15,9 +16,13 @@ from unicorn_mgr.effects.agent import (
     Adopted,
     AgentAction,
     AgentEvent,
+    BackupOver,
     CoordinatorSaid,
     CutOff,
+    DropCopies,
     Dying,
+    Fetch,
+    Fetched,
     Forget,
     Freeze,
     Gone,
@@ -30,6 +35,7 @@ from unicorn_mgr.effects.agent import (
     Release,
     Report,
     Sampled,
+    SendBackup,
     Spawn,
     Spawned,
     Strike,
@@ -41,11 +47,15 @@ from unicorn_mgr.effects.agent import (
 )
 from unicorn_mgr.messages import (
     Attach,
+    BackUp,
+    BackupEnded,
     CheckpointComplete,
     CheckpointWritten,
     Directive,
+    Errand,
     Exited,
     Fact,
+    ForgetCopies,
     ForgetWorker,
     Formed,
     FreshStart,
@@ -61,6 +71,9 @@ from unicorn_mgr.messages import (
     Ready,
     Resumed,
     Retire,
+    SnapshotFetched,
+    SnapshotTaken,
+    SnapshotWanted,
     StartWorker,
     StopWorker,
     Suspended,
@@ -75,7 +88,7 @@ from unicorn_mgr.messages import (
     WorkerStarted,
     WorkerTruth,
 )
-from unicorn_mgr.model import Drill
+from unicorn_mgr.model import Drill, WorkerName
 from unicorn_mgr.phases import Limits
 
 ESCAPE_SECONDS = 1.0
@@ -100,6 +113,9 @@ class _Worker:
     line_lost_at: float | None = None
     stop: StopWorker | None = None
     told: dict[type[Directive], Directive] = field(default_factory=dict)
+    backup: BackUp = field(default_factory=BackUp)
+    taken: SnapshotTaken | None = None
+    """A snapshot that is to be copied to another node."""
 
 
 @dataclass(slots=True)
@@ -153,6 +169,14 @@ class AgentCore:
                     self.workers[s.worker].detector.observe(s, now) for s in samples if s.worker in self.workers
                 ]
                 return [Report(s) for s in suspicions if s is not None]
+            case BackupOver(worker, mark, kept):
+                found = self.workers.get(worker)
+                if found is None or found.taken is None or found.taken.mark != mark:
+                    return []
+                found.taken = None
+                return [Tell(worker, BackupEnded(mark, kept))]
+            case Fetched(worker, mark, failed):
+                return [Tell(worker, SnapshotFetched(mark, failed))] if worker in self.workers else []
             case Spawned() | NotSpawned() | Dying() | Gone() | LineLost():
                 return self._process_changed(event, now)
             case TimePassed():
@@ -189,6 +213,14 @@ class AgentCore:
                 return [Forget(worker)]
             case LiveJobs(job_ids):
                 return [Release(job_ids)]
+            case BackUp(worker):
+                found = self.workers.get(worker)
+                if found is None or found.backup == said:
+                    return []
+                found.backup = said
+                return _backed_up(found)
+            case ForgetCopies(job_id, position):
+                return [DropCopies(job_id, position)]
             case WorkerDirective(worker, body):
                 found = self.workers.get(worker)
                 if found is None:
@@ -212,10 +244,12 @@ class AgentCore:
 
     # -- workers -------------------------------------------------------------------------
 
-    def _hear(self, name: str, said: Attach | Fact) -> list[AgentAction]:
+    def _hear(self, name: str, said: Attach | Fact | Errand) -> list[AgentAction]:
         worker = self.workers.get(name)
         if worker is None:
             return []
+        if isinstance(said, SnapshotTaken | SnapshotWanted):
+            return _errand(worker, said)
         if isinstance(said, Attach):
             worker.line_lost_at = None
             worker.truth = replace(worker.truth, attached=True)
@@ -290,3 +324,32 @@ class AgentCore:
             self.cut_off = replace(self.cut_off, frozen=True)
             actions.append(Freeze())
         return actions
+
+
+def position_of(order: StartWorker) -> int:
+    """In its replica: whoever has the same has the same part of the model."""
+    return WorkerName.parse(order.worker).seat % math.prod(axis.size for axis in order.welcome.replica)
+
+
+def _errand(worker: _Worker, said: Errand) -> list[AgentAction]:
+    order = worker.order
+    match said:
+        case SnapshotTaken():
+            worker.taken = said
+            return _backed_up(worker)
+        case SnapshotWanted(mark, buffer):
+            return [Fetch(order.worker, order.welcome.job_id, position_of(order), mark, buffer, order.holders)]
+        case _:
+            assert_never(said)
+
+
+def _backed_up(worker: _Worker) -> list[AgentAction]:
+    """As soon as there is a snapshot, and somebody to have a copy of it."""
+    if worker.taken is None:
+        return []
+    order, taken = worker.order, worker.taken
+    if worker.backup.alone:
+        worker.taken = None
+        return [Tell(order.worker, BackupEnded(taken.mark, kept=True))]
+    part = (order.worker, order.welcome.job_id, position_of(order))
+    return [SendBackup(*part, taken.mark, taken.base, worker.backup.to)]

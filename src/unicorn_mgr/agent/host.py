@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from unicorn_mgr.agent import logs, processes
+from unicorn_mgr.agent.copies import Copies
 from unicorn_mgr.agent.processes import Process
 from unicorn_mgr.agent.pycommand import PythonCommand, parse
 from unicorn_mgr.agent.tcpstore import STORE_ADDRESS, StoreFront
@@ -63,8 +64,11 @@ class HostConfig:
 class Host:
     """All workers of one node."""
 
-    def __init__(self, config: HostConfig, emit: Emit, store_call: Callable[[StoreCall], None]) -> None:
+    def __init__(
+        self, config: HostConfig, emit: Emit, store_call: Callable[[StoreCall], None], copies: Copies | None = None
+    ) -> None:
         self.config = config
+        self._copies = copies if copies is not None else Copies(0)
         self.processes: dict[str, Process] = {}
         self.stores: dict[str, StoreFront] = {}
         self._spawning: dict[str, asyncio.Event] = {}
@@ -144,6 +148,7 @@ class Host:
             self._emit(NotSpawned(order.worker, str(failed)))
             return
         self._watch(Process(order, found.pid, processes.map_ring(found.ring), found.words, logfile, token))
+        self._own_snapshots(order, found)
         self._emit(Spawned(order.worker, found.pid))
 
     def _environment(self, order: StartWorker, token: str, store_port: int) -> dict[str, str]:
@@ -238,7 +243,11 @@ class Host:
         process = Process(order, found.pid, processes.map_ring(found.ring), found.words, logfile, token)
         self._emit(Adopted(order, found.pid))
         self._watch(process)
+        self._own_snapshots(order, found)
         return port
+
+    def _own_snapshots(self, order: StartWorker, found: Found) -> None:
+        self._copies.add_own(order.worker, order.welcome.job_id, found.snapshots)
 
     async def _open_again(self, worker: str, port: int) -> None:
         """The coordinator holds what was stored, and the process will look for it where it was told to."""
@@ -338,6 +347,7 @@ class Host:
         if process is not None:
             self._templates.forget(worker)
             process.close()
+            self._copies.end_own(worker)
 
     def release(self, job_ids: tuple[str, ...]) -> None:
         """Snapshots in memory of all other jobs may go."""

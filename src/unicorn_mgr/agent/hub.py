@@ -14,7 +14,7 @@ from unicorn_mgr.agent.host import Emit, Host
 from unicorn_mgr.agent.processes import Process
 from unicorn_mgr.codec import WireError, decoder, encode
 from unicorn_mgr.effects.agent import LineLost, WorkerSaid
-from unicorn_mgr.messages import Attach, Attached, Directive, Fact, ToWorker, WorkerMessage
+from unicorn_mgr.messages import Attach, Attached, Directive, Errand, ErrandDone, Fact, ToWorker, WorkerMessage
 from unicorn_mgr.model import PROTOCOL
 from unicorn_mgr.ring import is_exiting
 
@@ -52,7 +52,7 @@ class Hub:
             writer.close()
         await asyncio.gather(*self._lines)
 
-    def tell(self, worker: str, body: Directive) -> None:
+    def tell(self, worker: str, body: Directive | ErrandDone) -> None:
         """Pass a directive to a worker, if it is connected; if not, the core tells it when it attaches."""
         process = self._host.processes.get(worker)
         if process is not None and process.writer is not None:
@@ -94,7 +94,7 @@ class Hub:
         else:
             self._emit(LineLost(process.order.worker))
 
-    def _admit(self, first: Attach | Fact, writer: asyncio.StreamWriter) -> Process | None:
+    def _admit(self, first: Attach | Fact | Errand, writer: asyncio.StreamWriter) -> Process | None:
         """The process that attaches, if it is who it says it is."""
         refused = self._refusal(first, writer)
         if refused:
@@ -105,7 +105,7 @@ class Hub:
         process.writer = writer
         return process
 
-    def _refusal(self, first: Attach | Fact, writer: asyncio.StreamWriter) -> str:
+    def _refusal(self, first: Attach | Fact | Errand, writer: asyncio.StreamWriter) -> str:
         if not isinstance(first, Attach):
             return "attach: a worker attaches first"
         if first.protocol != PROTOCOL:
@@ -120,7 +120,7 @@ class Hub:
         return ""
 
 
-async def _read(reader: asyncio.StreamReader) -> Attach | Fact:
+async def _read(reader: asyncio.StreamReader) -> Attach | Fact | Errand:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > FRAME_BYTES_MAX:
         raise WireError(f"a frame of {length} bytes")

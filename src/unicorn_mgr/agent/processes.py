@@ -60,6 +60,7 @@ class Process:
             quiet_seconds=max(0.0, time.monotonic() - record.at_seconds),
             step_seconds=self._reader.step_seconds(),
             stopped=not self.ended and is_stopped(self.pid),
+            backed_up=self._reader.backed_up(),
         )
 
     def last_words(self) -> tuple[Raised | None, str]:

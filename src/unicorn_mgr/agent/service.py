@@ -19,7 +19,9 @@ import structlog
 
 from unicorn_mgr import __version__, messages
 from unicorn_mgr.agent import cutoff, logs
-from unicorn_mgr.agent.core import AgentCore
+from unicorn_mgr.agent.backups import Backups, Found
+from unicorn_mgr.agent.copies import Key
+from unicorn_mgr.agent.core import AgentCore, position_of
 from unicorn_mgr.agent.host import Host, HostConfig
 from unicorn_mgr.agent.hub import Hub
 from unicorn_mgr.agent.link import Link, LinkRefused
@@ -31,6 +33,8 @@ from unicorn_mgr.effects.agent import (
     AgentEvent,
     CoordinatorSaid,
     CutOff,
+    DropCopies,
+    Fetch,
     Forget,
     Freeze,
     Kill,
@@ -41,6 +45,7 @@ from unicorn_mgr.effects.agent import (
     Release,
     Report,
     Sampled,
+    SendBackup,
     Spawn,
     Strike,
     Sweep,
@@ -132,7 +137,10 @@ class AgentService:
             socket=config.socket,
             templates=config.templates,
         )
-        self._host = Host(host_config, self._emit, self._call_store)
+        self._backups = Backups(config.node, config.tls, config.snapshot_bytes, self._emit)
+        self._elsewhere: dict[str, Found] = {}
+        """Per worker that is being started: snapshots that other nodes have."""
+        self._host = Host(host_config, self._emit, self._call_store, self._backups.copies)
         self._hub = Hub(config.socket, self._host, self._emit)
         self._link = Link(
             config.coordinator,
@@ -161,6 +169,7 @@ class AgentService:
             loop.add_signal_handler(number, self._stop.set)
         self._config.data.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._claimed = claim(self._config.data)
+        self._core.hello = replace(self._core.hello, copies_port=self._backups.open(self._host.config.address))
         before = cutoff.recall(self._config.data)
         await self._host.start()
         self._kept = before
@@ -185,6 +194,7 @@ class AgentService:
         except* LinkRefused as refused:
             raise AgentError(str(refused.exceptions[0])) from None
         finally:
+            self._backups.close()
             await self._hub.close()
             await self._host.close()
 
@@ -215,7 +225,7 @@ class AgentService:
             case Report(body):
                 self._link.say(AgentMessage(body))
             case Tell(worker, body):
-                self._hub.tell(worker, self._completed(body))
+                self._hub.tell(worker, self._completed(worker, body))
             case Spawn(order):
                 self._begin(self._spawn(order))
             case Kill(worker, reason, gently):
@@ -225,8 +235,17 @@ class AgentService:
                 self._host.sweep(worker)
             case Forget(worker):
                 self._host.forget(worker)
+                self._backups.end(worker)
+                self._elsewhere.pop(worker, None)
             case Release(job_ids):
                 self._host.release(job_ids)
+                self._backups.copies.release(job_ids)
+            case SendBackup():
+                self._backups.send(action)
+            case Fetch(worker, job_id, position, mark, buffer, holders):
+                self._backups.fetch(worker, Key(job_id, position), mark, buffer, holders)
+            case DropCopies(job_id, position):
+                self._backups.copies.forget(Key(job_id, position))
             case Strike(worker, fault):
                 if self._config.drills:
                     self._host.strike(worker, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
@@ -237,11 +256,20 @@ class AgentService:
                 log.info("workers run on")
                 self._host.signal_all(signal.SIGCONT)
 
-    def _completed(self, body: messages.Directive) -> messages.Directive:
-        """The agent alone knows where its workers listen, and how much memory they may have."""
+    def _completed(
+        self, worker: str, body: messages.Directive | messages.ErrandDone
+    ) -> messages.Directive | messages.ErrandDone:
+        """The agent alone knows where its workers listen, how much memory they may have, and what others have."""
         if isinstance(body, messages.Attached):
             share = self._config.snapshot_bytes // max(len(self._config.slots), 1)
-            return replace(body, address=self._host.config.address, snapshot_bytes=share)
+            found = self._elsewhere.get(worker, {})
+            return replace(
+                body,
+                address=self._host.config.address,
+                snapshot_bytes=share,
+                elsewhere=tuple(found),
+                elsewhere_committed=tuple(mark for mark, committed in found.items() if committed),
+            )
         return body
 
     async def _spawn(self, order: StartWorker) -> None:
@@ -255,6 +283,9 @@ class AgentService:
                 except (SnapshotError, CredentialsError, OSError) as failed:
                     self._emit(NotSpawned(order.worker, str(failed)))
                     return
+        if order.holders:
+            key = Key(order.welcome.job_id, position_of(order))
+            self._elsewhere[order.worker] = await self._backups.look(key, order.holders)
         self._host.spawn(order, folder)
 
     async def _fetch_snapshot(self, digest: str) -> bytes:
@@ -303,6 +334,7 @@ class AgentService:
 
     def _welcomed(self, welcome: Welcome) -> None:
         self._beat_seconds = welcome.beat_seconds
+        self._backups.welcomed(welcome)
         self._emit(LinkOpened(welcome))
         unsent, self._unsent_calls = self._unsent_calls, []
         for call in unsent:
@@ -335,6 +367,7 @@ class AgentService:
         while True:
             self._beats += 1
             self._link.say(AgentMessage(Beat(self._beats, self._host.samples())))
+            self._backups.copies.tidy()
             await asyncio.sleep(self._beat_seconds)
 
     async def _watch_rings(self) -> None:

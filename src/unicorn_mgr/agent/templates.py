@@ -51,6 +51,8 @@ class Found:
     words: int
     note: str = ""
     status: int | None = None
+    snapshots: tuple[int, ...] = ()
+    """What it leaves snapshots of its state in."""
 
 
 def socket_of(folder: Path, key: str) -> Path:
@@ -226,12 +228,12 @@ class TemplatePool:
         said = json.loads(packet)
         match said["op"]:
             case "spawned":
-                line.spawning.pop(said["worker"]).set_result(Found(said["worker"], said["pid"], fds[0], fds[1]))
+                line.spawning.pop(said["worker"]).set_result(_found(said, fds))
             case "failed":
                 line.spawning.pop(said["worker"]).set_exception(TemplateError(f"template: {said['error']}"))
             case "adopted":
                 worker = said["worker"]
-                line.adopted[worker] = Found(worker, said["pid"], fds[0], fds[1], said["note"], said["status"])
+                line.adopted[worker] = _found(said, fds)
                 self._line_of[worker] = line
             case "ready":
                 line.ready.set()
@@ -255,6 +257,11 @@ class TemplatePool:
             del self._line_of[worker]
         log.warning("template lost", path=str(line.path), workers=len(orphans))
         self._lost(orphans)
+
+
+def _found(said: dict[str, Any], fds: list[int]) -> Found:
+    ring, words, *snapshots = fds
+    return Found(said["worker"], said["pid"], ring, words, said.get("note", ""), said.get("status"), tuple(snapshots))
 
 
 def _why(command: list[str], output: Path) -> str:

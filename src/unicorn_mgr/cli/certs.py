@@ -77,11 +77,13 @@ def _issue(
     lifetime: datetime.timedelta,
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if role == Role.AGENT:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)  # agents call each other
     builder = (
         _builder(_name(f"unicorn {role}", role), authority.subject, key, lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     )
     if hosts:
         builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(h) for h in hosts]), critical=False)

@@ -27,7 +27,8 @@ COLUMNS = (
 )
 SOURCES = {
     "live": "a live replica",
-    "memory": "snapshots in a node's memory",
+    "memory": "snapshots in memory of the workers' own nodes",
+    "peer": "snapshots in memory of other nodes",
     "initial": "nowhere: the job began anew",
 }
 PHASES = {

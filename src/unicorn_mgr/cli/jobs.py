@@ -68,6 +68,10 @@ def show_job(job: JobView) -> None:
         say(f"started {ago(job.started_at)}" + (f", ended {ago(job.ended_at)}" if job.ended_at else ""))
     if job.checkpoint_url:
         say(f"checkpoints: {job.checkpoint_url}")
+    if job.backed_up_step >= 0:
+        say(f"snapshots in memory: step {job.backed_up_step} has copies on other nodes")
+    if job.backup_note:
+        say(f"snapshots in memory: {job.backup_note}")
     if "\n" in job.reason:
         say(job.reason)
     say()

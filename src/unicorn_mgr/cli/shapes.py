@@ -143,6 +143,8 @@ def of_job(job: JobView) -> Shape:
         "observe": job.observe,
         "checkpoint_step": _known(job.checkpoint_step),
         "checkpoint_url": job.checkpoint_url or None,
+        "backed_up_step": _known(job.backed_up_step),
+        "backup_note": job.backup_note or None,
         "started_at": job.started_at or None,
         "ended_at": job.ended_at or None,
         "exit_code": job.exit_code if ended else None,

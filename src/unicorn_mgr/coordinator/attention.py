@@ -23,12 +23,17 @@ def concerned(state: ClusterState, outlook: Outlook, event: e.Event) -> set[str]
     if incident is not None and not job:
         job = incident.job
     if job or node or incident is not None:
-        return {job} | (outlook.jobs_on(node) if node else set())
+        return {job} | (outlook.jobs_on(node) | _unsafe(state) if node else set())
     if isinstance(event, e.PlanWanted):
         return set()
     if isinstance(event, e.PlanReady):
         return {j.name for j in state.jobs.values() if wants_slots(j) and (_lacks_workers(j) or _may_change_shape(j))}
     return set(state.jobs)
+
+
+def _unsafe(state: ClusterState) -> set[str]:
+    """Jobs the copies of whose snapshots could lie better if there were other nodes."""
+    return {job.name for job in state.jobs.values() if job.backups.reason and not job.over}
 
 
 def _beside(state: ClusterState, name: str, *, ended: bool) -> set[str]:

@@ -31,7 +31,9 @@ def without_secrets(event: e.Event) -> e.Event:
 
 def _words(event: e.Event) -> str:
     plain = f"{type(event).__name__} {_brief(event)}"
-    return _of_cluster(event) or _of_worker(event) or _of_job(event) or _of_incident(event) or plain
+    return (
+        _of_cluster(event) or _of_worker(event) or _of_job(event) or _of_copies(event) or _of_incident(event) or plain
+    )
 
 
 def _of_cluster(event: e.Event) -> str:
@@ -148,6 +150,19 @@ def _resumed(resumed: Resumed) -> str:
 
 def _span(least: int, most: int) -> str:
     return slots_of(least) if least == most else f"{least} to {slots_of(most)}"
+
+
+def _of_copies(event: e.Event) -> str:
+    match event:
+        case e.BackupsPlaced(job, _, _, peers):
+            to = ", ".join(dict.fromkeys(node for node, _ in peers.values())) or "nowhere"
+            return f"job {job}: snapshots are copied to {to}" + (f": {event.reason}" if event.reason else "")
+        case e.CopiesReleased(job, copies):
+            return (
+                f"job {job}: copies of its snapshots on {', '.join(dict.fromkeys(n for _, n in copies))} are obsolete"
+            )
+        case _:
+            return ""
 
 
 def _of_job(event: e.Event) -> str:

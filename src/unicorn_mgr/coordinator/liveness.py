@@ -81,7 +81,7 @@ class Liveness:
         told_at, told = self._told.get(job.name, (float("-inf"), -2))
         if committed > told and now - told_at >= PROGRESS_SECONDS:
             self._told[job.name] = (now, committed)
-            yield JobProgressed(job.name, committed, max(s.step_seconds for s in seen))
+            yield JobProgressed(job.name, committed, max(s.step_seconds for s in seen), max(s.backed_up for s in seen))
 
     def _halted(self, state: ClusterState, job: Job, now: float) -> Iterator[Change]:
         """All members on nodes that are heard wait, and have waited for too long, for those that are not."""

@@ -10,20 +10,23 @@ import hashlib
 import hmac
 from collections.abc import Iterator
 
-from unicorn_mgr.coordinator.rules.replicas import seats_beside, whole
+from unicorn_mgr.coordinator.rules.replicas import replica_size, seats_beside, whole
 from unicorn_mgr.coordinator.rules.stalls import limits_of_spec
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.state import ClusterState, Job, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import ClusterState, Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     Attached,
     Axis,
+    BackUp,
     CheckpointComplete,
     CheckpointWritten,
     Directive,
+    ForgetCopies,
     ForgetWorker,
     GiveUp,
     Granted,
+    Holder,
     LiveJobs,
     NodeDrill,
     Poison,
@@ -34,9 +37,14 @@ from unicorn_mgr.messages import (
     WorkerDirective,
 )
 from unicorn_mgr.model import AXES, Drill, Epoch, Lineage, WorkerName
+from unicorn_mgr.tokens import token
 
 LOG_BYTES_MAX = 64 << 20
 """A worker's log keeps its newest so many bytes."""
+
+
+NOT_THERE = (NodePhase.LOST, NodePhase.ISOLATED)
+"""Nobody is sent to nodes in these phases."""
 
 
 class Orders:
@@ -81,6 +89,8 @@ class Orders:
                     yield from self._directive(state, told, CheckpointComplete(step, lineage))
             case e.WorkerTold(name, CheckpointWritten() as written):
                 yield from self._complete_already(state, name, written)
+            case e.BackupsPlaced() | e.CopiesReleased():
+                yield from self._back_up(state, event)
             case e.PlanWanted(number):
                 yield e.SolvePlan(number)
             case e.InquiryOpened(name, number):
@@ -135,6 +145,47 @@ class Orders:
         if done is not None and (done.lineage.order, done.step) >= (written.lineage.order, written.step):
             yield from self._directive(state, name, CheckpointComplete(done.step, done.lineage))
 
+    # -- snapshots in memory -------------------------------------------------------------
+
+    def copies_key(self, node: str) -> str:
+        """Whoever may leave or take copies of snapshots on a node has a token that is made with it."""
+        return self._derived(f"copies on {node}")
+
+    def _holder(self, state: ClusterState, job: Job, position: int, name: str, by: str) -> Holder:
+        node = state.nodes[name]
+        shown = token(self.copies_key(name), self.job_id(job), position, by)
+        return Holder(name, node.address, node.copies_port, shown)
+
+    def _back_up(self, state: ClusterState, event: e.BackupsPlaced | e.CopiesReleased) -> Iterator[e.Action]:
+        job = state.jobs[event.job]
+        if isinstance(event, e.CopiesReleased):
+            for position, node in event.copies:
+                yield e.SendToAgent(node, ForgetCopies(self.job_id(job), position))
+            return
+        for position, name in event.sources.items():
+            worker = job.workers[name]
+            yield e.SendToAgent(worker.node, self._copied_to(state, job, worker, position))
+        for name in event.released:
+            gone = state.worker(name)
+            if gone is not None:
+                yield e.SendToAgent(gone.node, BackUp(name))
+
+    def _copied_to(self, state: ClusterState, job: Job, worker: Worker, position: int) -> BackUp:
+        if position not in job.backups.peers:
+            return BackUp(worker.name, alone=True)
+        peer, _ = job.backups.peers[position]
+        return BackUp(worker.name, self._holder(state, job, position, peer, worker.node))
+
+    def _holders(self, state: ClusterState, job: Job, event: e.WorkerOrdered) -> tuple[Holder, ...]:
+        """Who may have what a worker could begin with, if nobody has any state; its own node first."""
+        if event.job_running or job.spec.snapshot_budget <= 0:
+            return ()
+        position = WorkerName.parse(event.worker).seat % replica_size(job)
+        candidates = [state.nodes[name] for name in job.backups.nodes_with(position)]
+        found = [node.name for node in candidates if node.phase not in NOT_THERE and node.copies_port]
+        found.sort(key=lambda name: name != event.node)
+        return tuple(self._holder(state, job, position, name, event.node) for name in found)
+
     # -- starting ------------------------------------------------------------------------
 
     def _start(self, state: ClusterState, event: e.WorkerOrdered) -> StartWorker:
@@ -179,6 +230,7 @@ class Orders:
                 snapshot_budget=spec.snapshot_budget,
                 replica=tuple(Axis(name, spec.replica[name]) for name in AXES if name in spec.replica),
             ),
+            holders=self._holders(state, job, event),
         )
 
     def _drill(self, state: ClusterState, name: str, drill: Drill) -> Iterator[e.Action]:
@@ -217,6 +269,9 @@ class Orders:
             yield from self._directive(
                 state, worker.name, CheckpointComplete(job.checkpoint.step, job.checkpoint.lineage)
             )
+        position = worker.seat % replica_size(job)
+        if job.backups.sources.get(position) == worker.name:
+            yield e.SendToAgent(worker.node, self._copied_to(state, job, worker, position))
         if worker.retiring:
             yield from self._directive(state, worker.name, Retire("asked before"))
         if job.give_up is not None:

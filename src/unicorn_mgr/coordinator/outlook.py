@@ -223,7 +223,7 @@ class Seen:
     """A job, as it was when it was last looked at."""
 
     on: frozenset[str] = frozenset()
-    """Nodes where it has seats or processes, or has had."""
+    """Nodes where it has seats or processes, or has had, or copies of its snapshots."""
     blocks: frozenset[Place] = frozenset()
     pace: Pace | None = None
     demand: Demand | None = None
@@ -381,7 +381,8 @@ class Outlook:
     def _job_anew(self, job: Job) -> None:
         before = self._seen.get(job.name, Seen())
         processes = (w.node for w in job.workers.values() if w.exited is None)
-        on = frozenset([*(node for node, _ in job.seats.values()), *processes, *job.warm])
+        copies = (node for node, _ in job.backups.peers.values())
+        on = frozenset([*(node for node, _ in job.seats.values()), *processes, *job.warm, *copies])
         if not wants_slots(job):
             self._seen[job.name] = Seen(on, before.blocks)
             return

@@ -189,7 +189,7 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
             state.counters.false_verdicts += 1
             del node.losses[-1:]
     node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
-    node.drills, node.domain = event.drills, event.domain
+    node.drills, node.domain, node.copies_port = event.drills, event.domain, event.copies_port
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):
         _heard_again(state, node)
     for worker in state.on_node(event.node):

@@ -48,6 +48,8 @@ JobEvent = (
     | e.JobSuspended
     | e.ShapeChanged
     | e.CheckpointCommitted
+    | e.BackupsPlaced
+    | e.CopiesReleased
     | e.JobEnded
 )
 
@@ -91,6 +93,8 @@ _OfJob = (
     | e.JobSuspended
     | e.ShapeChanged
     | e.CheckpointCommitted
+    | e.BackupsPlaced
+    | e.CopiesReleased
     | e.JobEnded
 )
 
@@ -117,10 +121,8 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
             _life_ended(job)
         case e.JobHalted():
             job.halted = True
-        case e.JobProgressed(_, committed, seconds):
-            job.link_stalled = job.link_stalled and committed <= job.committed
-            job.committed, job.step_seconds = max(job.committed, committed), seconds or job.step_seconds
-            _measured(state, job, seconds)
+        case e.JobProgressed():
+            _progressed(state, job, event)
         case e.PaceChanged(_, size, seconds):
             job.paces[size] = seconds
         case e.DeadlineReckoned(_, slots, prospect):
@@ -144,10 +146,19 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
         case e.CheckpointCommitted(_, step, lineage, url):
             job.checkpoint, job.written = Checkpoint(step, lineage, url), {}
             job.checkpoint_error = ""
+        case e.BackupsPlaced() | e.CopiesReleased():
+            job.backups.heed(event)
         case e.JobEnded():
             _job_ended(job, event, now)
         case _:
             assert_never(event)
+
+
+def _progressed(state: ClusterState, job: Job, event: e.JobProgressed) -> None:
+    job.link_stalled = job.link_stalled and event.committed <= job.committed
+    job.committed, job.step_seconds = max(job.committed, event.committed), event.step_seconds or job.step_seconds
+    job.backups.step = max(job.backups.step, event.backed_up) if job.backups.sources else -1
+    _measured(state, job, event.step_seconds)
 
 
 def _life_ended(job: Job) -> None:
@@ -172,6 +183,7 @@ def _shape_changed(job: Job, event: e.ShapeChanged) -> None:
     job.spec, job.seats_reason = in_shape(job.spec, event.axes), event.reason
     job.starts_before += max(job.incarnations.values(), default=0) + 1
     job.barred, job.marks, job.written, job.measured, job.paces = {}, {}, {}, {}, {}
+    job.backups.of_another_shape()
 
 
 def _suspended(
@@ -279,6 +291,9 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
         job.committed = max(restored)
     job.committed = max(job.committed, *(r.step - 1 for r in told)) if told else job.committed
     job.marks = {}
+    job.backups.step = min(job.backups.step, job.committed)
+    for worker in job.living_members() if job.spec.snapshot_budget > 0 else ():
+        job.backups.at_home(worker.seat % math.prod(job.spec.replica.values()), worker.node)
     if told:
         # What the worst member lost against the step it expected; a planned join costs, too.
         job.lost_seconds += max(r.added_seconds for r in told)

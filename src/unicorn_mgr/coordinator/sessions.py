@@ -171,7 +171,18 @@ class Agents:
     async def _greet(self, session: Session, hello: Hello) -> None:
         driver, s = self._driver, self._driver.settings
         term = driver.core.state.term
-        session.say(term, Welcome(driver.store.cluster, term, s.beat_seconds, s.lease_seconds, s.fence_seconds))
+        session.say(
+            term,
+            Welcome(
+                driver.store.cluster,
+                term,
+                s.beat_seconds,
+                s.lease_seconds,
+                s.fence_seconds,
+                driver.core.orders.copies_key(hello.node),
+                s.backup_bytes_per_second,
+            ),
+        )
         driver.liveness.beat(hello.node, (), driver.now())
         epochs = {w.worker: w.epoch for w in hello.workers if w.epoch is not None}
         known = tuple(sorted(w.worker for w in hello.workers))
@@ -185,6 +196,7 @@ class Agents:
                 epochs,
                 hello.drills,
                 hello.domain,
+                hello.copies_port,
             )
         )
         for truth in hello.workers:

@@ -89,6 +89,8 @@ class Settings(BaseModel):
     """Between two failures of one node, on average: how long a plan is likely to last."""
     prepare_seconds: Seconds = 60.0
     """A worker that is to leave keeps its slot for so long until who follows is ready; 0: who follows begins then."""
+    backup_bytes_per_second: Annotated[float, Field(gt=0)] = 100e6
+    """What each node sends at most of its workers' snapshots to other nodes: a small share of what training may."""
     linger_seconds: Seconds = 10.0
     """A worker that does not count any more has this long to end by itself: it holds a slot."""
 

@@ -22,7 +22,7 @@ WINDOW = 16
 ENOUGH = 3
 """Fewer say nothing: until then a usual cost is taken."""
 
-FROM_NOBODY = frozenset({"memory", "storage", "initial"})
+FROM_NOBODY = frozenset({"memory", "peer", "storage", "initial"})
 """Sources of state that no member is."""
 
 

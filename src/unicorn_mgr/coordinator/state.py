@@ -9,6 +9,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from unicorn_mgr.coordinator.backups import Backups
 from unicorn_mgr.coordinator.counters import Counters
 from unicorn_mgr.effects.coordinator import PlanReady
 from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample, StateSource
@@ -76,6 +77,8 @@ class Node:
     drills: bool = False
     domain: str = ""
     """What fails as one with it, as its agent says; empty: it fails alone."""
+    copies_port: int = 0
+    """Where other agents leave copies of snapshots; 0: nowhere."""
     processes: dict[int, list[str]] = field(default_factory=dict)
     """By slot, the workers on it that have not ended, in the order in which they came."""
 
@@ -306,6 +309,7 @@ class Job:
     checkpoint: Checkpoint | None = None
     published_step: int = -1
     checkpoint_error: str = ""
+    backups: Backups = field(default_factory=Backups)
     poison: list[tuple[int, int]] = field(default_factory=list)
     """(step, micro-batch) that is not dealt any more from the next epoch on."""
     skipped: list[tuple[int, int]] = field(default_factory=list)

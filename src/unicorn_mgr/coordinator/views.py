@@ -106,6 +106,12 @@ def _degraded(node: Node) -> str:
     return f"degraded by an operator: {', '.join(told)}" if told else ""
 
 
+def _backed_up(live: Liveness, job: Job) -> int:
+    """The newest step of which all parts have their copies."""
+    heard = (live.samples[w.name][1].backed_up for w in job.living_members() if w.name in live.samples)
+    return max([job.backups.step, *heard]) if job.backups.sources else -1
+
+
 def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobView:
     """One job."""
     committed, seconds = progress(live, job)
@@ -127,6 +133,8 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         observe=state.observes(job),
         checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
         checkpoint_url=job.spec.checkpoint_url,
+        backed_up_step=_backed_up(live, job),
+        backup_note=job.backups.reason,
         workers=tuple(_worker_view(live, job, w) for w in job.alive()),
         step_seconds=seconds,
         incidents=job.incidents_seen,

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from unicorn_mgr.messages import (
     Attach,
     Directive,
+    Errand,
+    ErrandDone,
     Exited,
     Fact,
+    Holder,
     Mistake,
     Raised,
     Sample,
@@ -21,6 +24,7 @@ from unicorn_mgr.messages import (
     WorkerQuiet,
     WorkerStarted,
 )
+from unicorn_mgr.model import Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class WorkerSaid:
     """A worker has told a fact, or attached."""
 
     worker: str
-    body: Attach | Fact
+    body: Attach | Fact | Errand
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,25 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupOver:
+    """A snapshot is no longer being copied to another node."""
+
+    worker: str
+    mark: Mark
+    kept: bool
+    """All of it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A snapshot that a worker has wanted has come into its memory, or will not."""
+
+    worker: str
+    mark: Mark
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Recalled:
     """An earlier incarnation, whose workers have been adopted, has left word."""
 
@@ -151,6 +174,8 @@ AgentEvent = (
     | Gone
     | LineLost
     | Sampled
+    | BackupOver
+    | Fetched
     | Recalled
     | TimePassed
 )
@@ -212,7 +237,7 @@ class Tell:
     """Pass a directive to a worker."""
 
     worker: str
-    body: Directive
+    body: Directive | ErrandDone
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,4 +254,39 @@ class Release:
     job_ids: tuple[str, ...]
 
 
-AgentAction = Spawn | Kill | Sweep | Forget | Freeze | Thaw | Strike | Tell | Report | Release
+@dataclass(frozen=True, slots=True)
+class SendBackup:
+    """Copy a worker's snapshot to another node; to nobody if that has no name."""
+
+    worker: str
+    job_id: str
+    position: int
+    mark: Mark
+    base: Mark
+    """All parts of this one are on a second node, as far as is known."""
+    to: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bring a snapshot from one of these nodes into a worker's own memory."""
+
+    worker: str
+    job_id: str
+    position: int
+    mark: Mark
+    buffer: int
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopies:
+    """Copies of this part are kept elsewhere now."""
+
+    job_id: str
+    position: int
+
+
+AgentAction = (
+    Spawn | Kill | Sweep | Forget | Freeze | Thaw | Strike | Tell | Report | Release | SendBackup | Fetch | DropCopies
+)

@@ -68,6 +68,7 @@ class Hello:
     version: str = ""
     drills: bool = False
     domain: str = ""
+    copies_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +173,22 @@ class Welcome:
     beat_seconds: float = 1.0
     lease_seconds: float = 2.5
     fence_seconds: float = 120.0
+    copies_key: str = ""
+    backup_bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     reason: str = ""
     final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    node: str = ""
+    address: str = ""
+    port: int = 0
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +210,7 @@ class StartWorker:
     drills: tuple[Drill, ...] = ()
     log_bytes_max: int = 0
     welcome: Attached = field(default_factory=Attached)
+    holders: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +277,19 @@ class LiveJobs:
     job_ids: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class BackUp:
+    worker: str = ""
+    to: Holder = field(default_factory=Holder)
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCopies:
+    job_id: str = ""
+    position: int = 0
+
+
 ToAgent = (
     Welcome
     | Refused
@@ -279,6 +304,8 @@ ToAgent = (
     | StoreAnswer
     | Synced
     | LiveJobs
+    | BackUp
+    | ForgetCopies
 )
 
 

@@ -143,6 +143,8 @@ class JobView:
     command: str = ""
     skipped: tuple[SkippedMicroBatch, ...] = ()
     replica: dict[str, int] = field(default_factory=dict)
+    backed_up_step: int = -1
+    backup_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,3 +144,4 @@ class Sample:
     quiet_seconds: float = 0.0
     step_seconds: float = 0.0
     stopped: bool = False
+    backed_up: int = -1

@@ -22,7 +22,7 @@ from unicorn_mgr.messages.common import (
     Symptom,
     Unreachable,
 )
-from unicorn_mgr.model import PROTOCOL, Drill, Epoch, Lineage
+from unicorn_mgr.model import PROTOCOL, Drill, Epoch, Lineage, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,24 @@ Fact = LastingFact | Published
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    mark: Mark = field(default_factory=Mark)
+    base: Mark = field(default_factory=Mark)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWanted:
+    mark: Mark = field(default_factory=Mark)
+    buffer: int = 0
+
+
+Errand = SnapshotTaken | SnapshotWanted
+"""What a worker asks of its agent; nobody else hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerMessage:
-    body: Attach | Fact
+    body: Attach | Fact | Errand
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +103,8 @@ class Attached:
     snapshot_budget: float = 0.0
     snapshot_bytes: int = 0
     checkpoint_lineage: Lineage = field(default_factory=Lineage)
+    elsewhere: tuple[Mark, ...] = ()
+    elsewhere_committed: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +151,21 @@ Directive = Granted | Formed | CheckpointComplete | Retire | GiveUp | Drill | At
 
 
 @dataclass(frozen=True, slots=True)
+class BackupEnded:
+    mark: Mark = field(default_factory=Mark)
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFetched:
+    mark: Mark = field(default_factory=Mark)
+    failed: str = ""
+
+
+ErrandDone = BackupEnded | SnapshotFetched
+"""What the agent itself tells a worker that has asked it for something."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToWorker:
-    body: Directive
+    body: Directive | ErrandDone

@@ -80,9 +80,9 @@ def deal(
     `members` is the ordered membership of the epoch; `holdings` has one entry for each.
     `micro_batches` and `buckets` are those of the open step (none after the last one).
 
-    If nobody has any state, the newest committed snapshot that a member can read becomes the
-    job's state, or what is stored if that is newer, or the first member's initial one.  The open
-    step is the one after that state, which nobody can know yet.
+    If nobody has any state, the newest committed snapshot that a member can read, or have brought
+    from another node, becomes the job's state, or what is stored if that is newer, or the first
+    member's initial one.  The open step is the one after that state, which nobody can know yet.
     """
     top = max(holdings[m].applied for m in members)
     if top == NO_STATE:
@@ -135,13 +135,15 @@ def column(seats: Mapping[int, Holdings], position: int, size: int) -> dict[int,
         return held  # nobody will ask for snapshots
     parts: list[dict[Mark, None]] = [{} for _ in range(size)]
     for seat, h in sorted(seats.items()):
-        parts[seat % size] |= dict.fromkeys(h.snapshots)
+        parts[seat % size] |= dict.fromkeys((*h.snapshots, *h.elsewhere))
     whole = [mark for mark in parts[0] if all(mark in part for part in parts)]
     committed = tuple(dict.fromkeys(mark for _, h in sorted(seats.items()) for mark in h.committed))
     stored = max((h.stored for h in seats.values() if h.stored is not None), key=lambda m: m.order, default=None)
     for seat in mine:
         snapshots = tuple(mark for mark in seats[seat].snapshots if mark in whole)
-        held[seat] = replace(held[seat], snapshots=snapshots, committed=committed, stored=stored)
+        elsewhere = tuple(mark for mark in seats[seat].elsewhere if mark in whole)
+        of_all = replace(held[seat], committed=committed, stored=stored)
+        held[seat] = replace(of_all, snapshots=snapshots, elsewhere=elsewhere)
     return held
 
 
@@ -160,13 +162,17 @@ def standstill(holdings: Iterable[Holdings]) -> int | None:
 def _begin_again(
     members: Sequence[str], holdings: Mapping[str, Holdings], todo: Mapping[str, tuple[int, ...]], buckets: int
 ) -> Deal:
-    """Whoever can read the newest committed snapshot does; all others take its state from the first of these."""
+    """Whoever can read the newest committed snapshot does; all others take its state from the first of these.
+
+    If nobody can, one has it brought from another node.
+    """
     committed = dict.fromkeys(mark for m in members for mark in holdings[m].committed)
-    found = [mark for m in members for mark in holdings[m].snapshots if mark in committed]
+    found = [mark for m in members for mark in (*holdings[m].snapshots, *holdings[m].elsewhere) if mark in committed]
     newest = max(found, key=lambda mark: mark.order, default=None)
     stored = [h.stored for h in (holdings[m] for m in members) if h.stored is not None]
     from_storage = newest is not None and any(mark.order > newest.order for mark in stored)
     origins = [m for m in members if newest in holdings[m].snapshots]
+    origins = origins or [m for m in members if newest in holdings[m].elsewhere][:1]
     if newest is None or from_storage:
         origins = [members[0]]
     late = {m: LateState(origins[0]) for m in members if m not in origins}

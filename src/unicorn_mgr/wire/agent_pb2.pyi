@@ -57,7 +57,7 @@ class WorkerTruth(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., pid: _Optional[int] = ..., attached: bool = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., slot: _Optional[int] = ..., dying: bool = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "node", "incarnation", "cluster", "term", "slots", "address", "workers", "version", "drills", "domain")
+    __slots__ = ("protocol", "node", "incarnation", "cluster", "term", "slots", "address", "workers", "version", "drills", "domain", "copies_port")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DRILLS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    COPIES_PORT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node: str
     incarnation: str
@@ -80,7 +81,8 @@ class Hello(_message.Message):
     version: str
     drills: bool
     domain: str
-    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., cluster: _Optional[str] = ..., term: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., address: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerTruth, _Mapping]]] = ..., version: _Optional[str] = ..., drills: bool = ..., domain: _Optional[str] = ...) -> None: ...
+    copies_port: int
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., cluster: _Optional[str] = ..., term: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., address: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerTruth, _Mapping]]] = ..., version: _Optional[str] = ..., drills: bool = ..., domain: _Optional[str] = ..., copies_port: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("number", "samples", "logs")
@@ -279,18 +281,34 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., worker_started: _Optional[_Union[WorkerStarted, _Mapping]] = ..., worker_attached: _Optional[_Union[WorkerAttached, _Mapping]] = ..., worker_dying: _Optional[_Union[WorkerDying, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., worker_quiet: _Optional[_Union[WorkerQuiet, _Mapping]] = ..., worker_fact: _Optional[_Union[WorkerFact, _Mapping]] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ..., store_call: _Optional[_Union[StoreCall, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("cluster", "term", "beat_seconds", "lease_seconds", "fence_seconds")
+    __slots__ = ("cluster", "term", "beat_seconds", "lease_seconds", "fence_seconds", "copies_key", "backup_bytes_per_second")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     BEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     FENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_KEY_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     term: int
     beat_seconds: float
     lease_seconds: float
     fence_seconds: float
-    def __init__(self, cluster: _Optional[str] = ..., term: _Optional[int] = ..., beat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., fence_seconds: _Optional[float] = ...) -> None: ...
+    copies_key: str
+    backup_bytes_per_second: float
+    def __init__(self, cluster: _Optional[str] = ..., term: _Optional[int] = ..., beat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., fence_seconds: _Optional[float] = ..., copies_key: _Optional[str] = ..., backup_bytes_per_second: _Optional[float] = ...) -> None: ...
+
+class Holder(_message.Message):
+    __slots__ = ("node", "address", "port", "token")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    port: int
+    token: str
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason", "final")
@@ -301,7 +319,7 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., final: bool = ...) -> None: ...
 
 class StartWorker(_message.Message):
-    __slots__ = ("worker", "job", "command", "environment", "directory", "snapshot", "slot", "local_slots", "rank", "world_size", "restarts", "stall_seconds", "user_seconds", "stall_factor", "drills", "log_bytes_max", "welcome")
+    __slots__ = ("worker", "job", "command", "environment", "directory", "snapshot", "slot", "local_slots", "rank", "world_size", "restarts", "stall_seconds", "user_seconds", "stall_factor", "drills", "log_bytes_max", "welcome", "holders")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +344,7 @@ class StartWorker(_message.Message):
     DRILLS_FIELD_NUMBER: _ClassVar[int]
     LOG_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     job: str
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -343,7 +362,26 @@ class StartWorker(_message.Message):
     drills: _containers.RepeatedCompositeFieldContainer[_common_pb2.Drill]
     log_bytes_max: int
     welcome: _worker_pb2.Attached
-    def __init__(self, worker: _Optional[str] = ..., job: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., slot: _Optional[int] = ..., local_slots: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., stall_seconds: _Optional[float] = ..., user_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., log_bytes_max: _Optional[int] = ..., welcome: _Optional[_Union[_worker_pb2.Attached, _Mapping]] = ...) -> None: ...
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    def __init__(self, worker: _Optional[str] = ..., job: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., slot: _Optional[int] = ..., local_slots: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., stall_seconds: _Optional[float] = ..., user_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., log_bytes_max: _Optional[int] = ..., welcome: _Optional[_Union[_worker_pb2.Attached, _Mapping]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
+
+class BackUp(_message.Message):
+    __slots__ = ("worker", "to", "alone")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    to: Holder
+    alone: bool
+    def __init__(self, worker: _Optional[str] = ..., to: _Optional[_Union[Holder, _Mapping]] = ..., alone: bool = ...) -> None: ...
+
+class ForgetCopies(_message.Message):
+    __slots__ = ("job_id", "position")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    position: int
+    def __init__(self, job_id: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class StopWorker(_message.Message):
     __slots__ = ("worker", "reason", "gently")
@@ -422,7 +460,7 @@ class NodeDrill(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("term", "welcome", "refused", "start_worker", "stop_worker", "forget_worker", "worker_directive", "read_now", "collect_evidence", "watch_logs", "node_drill", "store_answer", "synced", "live_jobs")
+    __slots__ = ("term", "welcome", "refused", "start_worker", "stop_worker", "forget_worker", "worker_directive", "read_now", "collect_evidence", "watch_logs", "node_drill", "store_answer", "synced", "live_jobs", "back_up", "forget_copies")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -437,6 +475,8 @@ class CoordinatorMessage(_message.Message):
     STORE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     SYNCED_FIELD_NUMBER: _ClassVar[int]
     LIVE_JOBS_FIELD_NUMBER: _ClassVar[int]
+    BACK_UP_FIELD_NUMBER: _ClassVar[int]
+    FORGET_COPIES_FIELD_NUMBER: _ClassVar[int]
     term: int
     welcome: Welcome
     refused: Refused
@@ -451,7 +491,9 @@ class CoordinatorMessage(_message.Message):
     store_answer: StoreAnswer
     synced: Synced
     live_jobs: LiveJobs
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., start_worker: _Optional[_Union[StartWorker, _Mapping]] = ..., stop_worker: _Optional[_Union[StopWorker, _Mapping]] = ..., forget_worker: _Optional[_Union[ForgetWorker, _Mapping]] = ..., worker_directive: _Optional[_Union[WorkerDirective, _Mapping]] = ..., read_now: _Optional[_Union[ReadNow, _Mapping]] = ..., collect_evidence: _Optional[_Union[CollectEvidence, _Mapping]] = ..., watch_logs: _Optional[_Union[WatchLogs, _Mapping]] = ..., node_drill: _Optional[_Union[NodeDrill, _Mapping]] = ..., store_answer: _Optional[_Union[StoreAnswer, _Mapping]] = ..., synced: _Optional[_Union[Synced, _Mapping]] = ..., live_jobs: _Optional[_Union[LiveJobs, _Mapping]] = ...) -> None: ...
+    back_up: BackUp
+    forget_copies: ForgetCopies
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., start_worker: _Optional[_Union[StartWorker, _Mapping]] = ..., stop_worker: _Optional[_Union[StopWorker, _Mapping]] = ..., forget_worker: _Optional[_Union[ForgetWorker, _Mapping]] = ..., worker_directive: _Optional[_Union[WorkerDirective, _Mapping]] = ..., read_now: _Optional[_Union[ReadNow, _Mapping]] = ..., collect_evidence: _Optional[_Union[CollectEvidence, _Mapping]] = ..., watch_logs: _Optional[_Union[WatchLogs, _Mapping]] = ..., node_drill: _Optional[_Union[NodeDrill, _Mapping]] = ..., store_answer: _Optional[_Union[StoreAnswer, _Mapping]] = ..., synced: _Optional[_Union[Synced, _Mapping]] = ..., live_jobs: _Optional[_Union[LiveJobs, _Mapping]] = ..., back_up: _Optional[_Union[BackUp, _Mapping]] = ..., forget_copies: _Optional[_Union[ForgetCopies, _Mapping]] = ...) -> None: ...
 
 class Synced(_message.Message):
     __slots__ = ()

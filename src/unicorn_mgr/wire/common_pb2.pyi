@@ -15,7 +15,7 @@ class Epoch(_message.Message):
     def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Holdings(_message.Message):
-    __slots__ = ("applied", "held", "reduced", "kept", "snapshots", "committed", "stored")
+    __slots__ = ("applied", "held", "reduced", "kept", "snapshots", "committed", "stored", "elsewhere")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     REDUCED_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Holdings(_message.Message):
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     applied: int
     held: _containers.RepeatedScalarFieldContainer[int]
     reduced: _containers.RepeatedScalarFieldContainer[bool]
@@ -30,7 +31,8 @@ class Holdings(_message.Message):
     snapshots: _containers.RepeatedCompositeFieldContainer[Mark]
     committed: _containers.RepeatedCompositeFieldContainer[Mark]
     stored: Mark
-    def __init__(self, applied: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[bool]] = ..., kept: _Optional[_Iterable[bool]] = ..., snapshots: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., stored: _Optional[_Union[Mark, _Mapping]] = ...) -> None: ...
+    elsewhere: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, applied: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[bool]] = ..., kept: _Optional[_Iterable[bool]] = ..., snapshots: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., stored: _Optional[_Union[Mark, _Mapping]] = ..., elsewhere: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
 class Mark(_message.Message):
     __slots__ = ("step", "lineage")
@@ -232,7 +234,7 @@ class ChecksumsDiffer(_message.Message):
     def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[int] = ..., minority: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Sample(_message.Message):
-    __slots__ = ("worker", "counter", "epoch", "step", "committed", "micro_batch", "phase", "sequence", "quiet_seconds", "step_seconds", "stopped")
+    __slots__ = ("worker", "counter", "epoch", "step", "committed", "micro_batch", "phase", "sequence", "quiet_seconds", "step_seconds", "stopped", "backed_up")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +246,7 @@ class Sample(_message.Message):
     QUIET_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    BACKED_UP_FIELD_NUMBER: _ClassVar[int]
     worker: str
     counter: int
     epoch: int
@@ -255,7 +258,8 @@ class Sample(_message.Message):
     quiet_seconds: float
     step_seconds: float
     stopped: bool
-    def __init__(self, worker: _Optional[str] = ..., counter: _Optional[int] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., committed: _Optional[int] = ..., micro_batch: _Optional[int] = ..., phase: _Optional[int] = ..., sequence: _Optional[int] = ..., quiet_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., stopped: bool = ...) -> None: ...
+    backed_up: int
+    def __init__(self, worker: _Optional[str] = ..., counter: _Optional[int] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., committed: _Optional[int] = ..., micro_batch: _Optional[int] = ..., phase: _Optional[int] = ..., sequence: _Optional[int] = ..., quiet_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., stopped: bool = ..., backed_up: _Optional[int] = ...) -> None: ...
 
 class Drill(_message.Message):
     __slots__ = ("fault", "step", "phase", "seconds")

@@ -20,7 +20,7 @@ class Attach(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., worker: _Optional[str] = ..., token: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("attach", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended", "snapshots_stopped")
+    __slots__ = ("attach", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended", "snapshots_stopped", "snapshot_taken", "snapshot_wanted")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,8 @@ class WorkerMessage(_message.Message):
     CHECKSUMS_DIFFER_FIELD_NUMBER: _ClassVar[int]
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_WANTED_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     ready: _common_pb2.Ready
     published: _common_pb2.Published
@@ -55,10 +57,28 @@ class WorkerMessage(_message.Message):
     checksums_differ: _common_pb2.ChecksumsDiffer
     suspended: _common_pb2.Suspended
     snapshots_stopped: _common_pb2.SnapshotsStopped
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., snapshots_stopped: _Optional[_Union[_common_pb2.SnapshotsStopped, _Mapping]] = ...) -> None: ...
+    snapshot_taken: SnapshotTaken
+    snapshot_wanted: SnapshotWanted
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., snapshots_stopped: _Optional[_Union[_common_pb2.SnapshotsStopped, _Mapping]] = ..., snapshot_taken: _Optional[_Union[SnapshotTaken, _Mapping]] = ..., snapshot_wanted: _Optional[_Union[SnapshotWanted, _Mapping]] = ...) -> None: ...
+
+class SnapshotTaken(_message.Message):
+    __slots__ = ("mark", "base")
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    mark: _common_pb2.Mark
+    base: _common_pb2.Mark
+    def __init__(self, mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., base: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ...) -> None: ...
+
+class SnapshotWanted(_message.Message):
+    __slots__ = ("mark", "buffer")
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    mark: _common_pb2.Mark
+    buffer: int
+    def __init__(self, mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., buffer: _Optional[int] = ...) -> None: ...
 
 class Attached(_message.Message):
-    __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact", "job_id", "checkpoint_step", "replica", "snapshot_budget", "snapshot_bytes", "checkpoint_lineage")
+    __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact", "job_id", "checkpoint_step", "replica", "snapshot_budget", "snapshot_bytes", "checkpoint_lineage", "elsewhere", "elsewhere_committed")
     JOB_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOB_RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +97,8 @@ class Attached(_message.Message):
     SNAPSHOT_BUDGET_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     job: str
     address: str
     job_running: bool
@@ -95,7 +117,25 @@ class Attached(_message.Message):
     snapshot_budget: float
     snapshot_bytes: int
     checkpoint_lineage: _common_pb2.Lineage
-    def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ..., job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., replica: _Optional[_Iterable[_Union[Axis, _Mapping]]] = ..., snapshot_budget: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., checkpoint_lineage: _Optional[_Union[_common_pb2.Lineage, _Mapping]] = ...) -> None: ...
+    elsewhere: _containers.RepeatedCompositeFieldContainer[_common_pb2.Mark]
+    elsewhere_committed: _containers.RepeatedCompositeFieldContainer[_common_pb2.Mark]
+    def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ..., job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., replica: _Optional[_Iterable[_Union[Axis, _Mapping]]] = ..., snapshot_budget: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., checkpoint_lineage: _Optional[_Union[_common_pb2.Lineage, _Mapping]] = ..., elsewhere: _Optional[_Iterable[_Union[_common_pb2.Mark, _Mapping]]] = ..., elsewhere_committed: _Optional[_Iterable[_Union[_common_pb2.Mark, _Mapping]]] = ...) -> None: ...
+
+class BackupEnded(_message.Message):
+    __slots__ = ("mark", "kept")
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    mark: _common_pb2.Mark
+    kept: bool
+    def __init__(self, mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., kept: bool = ...) -> None: ...
+
+class SnapshotFetched(_message.Message):
+    __slots__ = ("mark", "failed")
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    mark: _common_pb2.Mark
+    failed: str
+    def __init__(self, mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., failed: _Optional[str] = ...) -> None: ...
 
 class Axis(_message.Message):
     __slots__ = ("name", "size")
@@ -160,7 +200,7 @@ class GiveUp(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., save: bool = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("attached", "granted", "formed", "checkpoint_complete", "retire", "give_up", "drill")
+    __slots__ = ("attached", "granted", "formed", "checkpoint_complete", "retire", "give_up", "drill", "backup_ended", "snapshot_fetched")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     FORMED_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +208,8 @@ class ToWorker(_message.Message):
     RETIRE_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_FIELD_NUMBER: _ClassVar[int]
     DRILL_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_ENDED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FETCHED_FIELD_NUMBER: _ClassVar[int]
     attached: Attached
     granted: Granted
     formed: Formed
@@ -175,4 +217,6 @@ class ToWorker(_message.Message):
     retire: Retire
     give_up: GiveUp
     drill: _common_pb2.Drill
-    def __init__(self, attached: _Optional[_Union[Attached, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., formed: _Optional[_Union[Formed, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., give_up: _Optional[_Union[GiveUp, _Mapping]] = ..., drill: _Optional[_Union[_common_pb2.Drill, _Mapping]] = ...) -> None: ...
+    backup_ended: BackupEnded
+    snapshot_fetched: SnapshotFetched
+    def __init__(self, attached: _Optional[_Union[Attached, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., formed: _Optional[_Union[Formed, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., give_up: _Optional[_Union[GiveUp, _Mapping]] = ..., drill: _Optional[_Union[_common_pb2.Drill, _Mapping]] = ..., backup_ended: _Optional[_Union[BackupEnded, _Mapping]] = ..., snapshot_fetched: _Optional[_Union[SnapshotFetched, _Mapping]] = ...) -> None: ...

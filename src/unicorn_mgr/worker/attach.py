@@ -24,6 +24,7 @@ from unicorn_mgr.worker.causes import message_of
 from unicorn_mgr.worker.checks import SettingError, check_metrics, check_model, check_number, check_split, check_state
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.engine import Engine
+from unicorn_mgr.worker.errands import Errands
 from unicorn_mgr.worker.fingerprint import fingerprint, of_replica
 from unicorn_mgr.worker.link import Link
 from unicorn_mgr.worker.loop import LoopSettings
@@ -218,7 +219,8 @@ class Job:
             stores = _ToStorage(checkpointer)
             keepers.append(checkpointer)
         if self._link is not None and welcome.snapshot_budget > 0:
-            memory = Memory(welcome, Files.inherited(), siblings, self._drills)
+            errands = Errands(self._link, self._ring, welcome, self._membership)
+            memory = Memory(welcome, Files.inherited(), siblings, self._drills, errands)
             stores = WithMemory(memory, stores)
             keepers.append(memory)
         nearest = Nearest(memory, find, stored, siblings)

@@ -19,8 +19,10 @@ from unicorn_mgr.codec import WireError, decoder, encode
 from unicorn_mgr.messages import (
     Attach,
     Attached,
+    BackupEnded,
     CheckpointComplete,
     CheckpointWritten,
+    Errand,
     Fact,
     Formed,
     FreshStart,
@@ -33,6 +35,9 @@ from unicorn_mgr.messages import (
     Ready,
     Resumed,
     Retire,
+    SnapshotFetched,
+    SnapshotTaken,
+    SnapshotWanted,
     Suspended,
     Symptom,
     ToWorker,
@@ -58,6 +63,8 @@ _REPEATED = (
     Leaving,
     Mistake,
     FreshStart,
+    SnapshotTaken,
+    SnapshotWanted,
 )
 """Facts that are told again to a new agent, newest of each kind."""
 
@@ -84,6 +91,8 @@ class Link:
         self.complete: CheckpointComplete | None = None
         self.drills: list[Drill] = []
         self.on_complete: Callable[[CheckpointComplete], None] = lambda _: None
+        self.backup_ended: BackupEnded | None = None
+        self.snapshot_fetched: SnapshotFetched | None = None
         self._path = path
         self._hello = encode(WorkerMessage(Attach(PROTOCOL, worker, token, os.getpid())))
         self._send_lock = threading.Lock()
@@ -101,13 +110,18 @@ class Link:
                 raise Refused(self.attached.refused)
             return self.attached
 
-    def tell(self, fact: Fact) -> None:
+    def tell(self, fact: Fact | Errand) -> None:
         """Report a fact; if the agent is away it is told again when one is back."""
         data = encode(WorkerMessage(fact))
         with self._send_lock:
             if isinstance(fact, _REPEATED):
                 self._repeat[type(fact)] = data
             self._write(data)
+
+    def tell_no_more(self, kind: type[Errand]) -> None:
+        """It has been done: a new agent is not told of it."""
+        with self._send_lock:
+            self._repeat.pop(kind, None)
 
     def wake(self) -> None:
         """Something the main thread may wait for has changed."""
@@ -184,6 +198,10 @@ class Link:
                     self.drills.append(said)
                 case CheckpointComplete():
                     self.complete = said
+                case BackupEnded():
+                    self.backup_ended = said
+                case SnapshotFetched():
+                    self.snapshot_fetched = said
                 case _:
                     return
             self.changed.notify_all()

@@ -9,10 +9,10 @@ The workers of a replica take them after the same steps, and none writes over an
 before all have the newer: at any moment there is a committed step of which all have a whole one.
 
 Where they are found: `Files.found` is all memory in which snapshots of this job are kept on this
-node, whoever took them.  A copy of another node's plugs in by being kept there (`_Shelf` of the
-template): a snapshot says itself what it is of, and a copy that is cut short is none.  Each
-worker without state publishes what it can read; `deal` finds the newest committed step of which
-every part is with somebody.
+node, whoever took them; what other nodes have of this worker's part its agent has asked them
+before it was started, and brings into the worker's own memory once it has been chosen.  Each
+worker without state publishes what it can read or have brought; `deal` finds the newest committed
+step of which every part is with somebody.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ import torch
 from unicorn_mgr.messages import Attached, SnapshotsStopped
 from unicorn_mgr.model import Holdings, Lineage, Mark
 from unicorn_mgr.phases import Phase
+from unicorn_mgr.seal import Snapshot, Torn, find
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.engine import Engine
+from unicorn_mgr.worker.errands import Errands
 from unicorn_mgr.worker.exchange import Broken
 from unicorn_mgr.worker.loop import Origin
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.siblings import Siblings
-from unicorn_mgr.worker.snapshot import Buffer, Draft, Snapshot, Torn, find, load
+from unicorn_mgr.worker.snapshot import Buffer, Draft, load
 from unicorn_mgr.worker.state import Packed, Progress, StateError
 from unicorn_mgr.worker.training import Checkpoints
 
@@ -98,13 +100,16 @@ class Pace:
 class Memory:
     """One worker's snapshots: those it takes, and those it can read."""
 
-    def __init__(self, welcome: Attached, files: Files, siblings: Siblings, drills: Drills) -> None:
+    def __init__(
+        self, welcome: Attached, files: Files, siblings: Siblings, drills: Drills, errands: Errands | None = None
+    ) -> None:
         place = siblings.place
         self._of: dict[str, Any] = {"job": welcome.job_id, "position": place.position, "axes": dict(place.axes)}
         self._bytes_max = welcome.snapshot_bytes
         self._files = files
         self._siblings = siblings
         self._drills = drills
+        self._errands = errands
         self._buffers = [Buffer(file) for file in files.own]
         """The next one is written to the first."""
         self._pace = Pace(welcome.snapshot_budget)
@@ -139,6 +144,8 @@ class Memory:
         for buffer in self._buffers:
             if buffer.mark is not None and buffer.mark.step <= step:
                 buffer.commit()
+        if self._errands is not None:
+            self._errands.committed(step)
 
     def _is_due(self, step: int, step_seconds: float) -> bool:
         """All workers of the replica find the same: the slowest of them decides."""
@@ -156,7 +163,9 @@ class Memory:
             self._begun = True
             self._keep_inherited()
         draft, why = self._drafted(engine, mark)
-        (unable,) = self._siblings.largest(draft is None)  # from here on all have sealed the one before
+        waits, failed = (self._errands.waits, self._errands.failed) if self._errands is not None else (True, False)
+        # From here on all have sealed the one before.
+        unable, any_waits, any_failed = self._siblings.largest(draft is None, waits, failed)
         if unable or draft is None:
             self._turn_off(engine, why or "another worker of this replica can take none")
             return
@@ -165,6 +174,8 @@ class Memory:
         buffer = self._buffers[0]
         buffer.write(draft, lambda: self._drills.reach("memory", mark.step))
         self._buffers.reverse()
+        if self._errands is not None and not any_waits:
+            self._errands.next(draft.mark, succeeded=not any_failed)
         self._sealing = threading.Thread(
             target=self._seal, args=(buffer, _on_host(draft.packed)), name="unicorn-snapshot", daemon=True
         )
@@ -241,11 +252,21 @@ class Memory:
             if found is not None and found.of == self._of:
                 self._readable.setdefault(found.mark, []).append(found)
                 committed |= {found.mark: None} if found.committed else {}
-        return replace(holdings, snapshots=tuple(self._readable), committed=tuple(committed))
+        elsewhere = self._elsewhere()
+        committed |= {mark: None for mark, is_committed in elsewhere.items() if is_committed}
+        return replace(
+            holdings,
+            snapshots=tuple(self._readable),
+            committed=tuple(committed),
+            elsewhere=tuple(mark for mark in elsewhere if mark not in self._readable),
+        )
 
     def has(self, mark: Mark) -> bool:
         """Whether it has been offered."""
-        return mark in self._readable
+        return mark in self._readable or mark in self._elsewhere()
+
+    def _elsewhere(self) -> Mapping[Mark, bool]:
+        return self._errands.elsewhere if self._errands is not None else {}
 
     def _read(self, file: int) -> Snapshot | None:
         """What is in it, if that is of any use."""
@@ -257,8 +278,14 @@ class Memory:
         return found if found is not None and (file, found.mark) not in self._refused else None
 
     def load(self, replica: Replica, mark: Mark) -> Origin:
-        """Put a snapshot that was offered in place.  Raises `Broken`; then what is in place is torn."""
-        why = "there is none any more"
+        """Put a snapshot that was offered in place.
+
+        Raises `Broken`, and `Overtaken` while it is brought from another node; then what is in place may be torn.
+        """
+        why, source = "there is none any more", "memory"
+        if mark not in self._readable:
+            self._bring(mark)
+            source = "peer"
         for found in self._readable[mark]:
             try:
                 progress = replica.state.adopt(load(found, replica.state.homes()))
@@ -267,8 +294,22 @@ class Memory:
                 sys.stderr.write(f"unicorn: the snapshot of step {mark.step} in memory is not used: {why}\n")
                 self._refused.add((found.file, mark))
             else:
-                return Origin(progress, progress.generation, "memory")
+                return Origin(progress, progress.generation, source)
         raise Broken(f"the snapshot of step {mark.step} in memory: {why}")
+
+    def _bring(self, mark: Mark) -> None:
+        """From another node into memory of this worker."""
+        assert self._errands is not None, "it was offered by nobody else"
+        here = [(found.mark.order if (found := self._read(b.file)) is not None else (), b) for b in self._buffers]
+        _, buffer = min(here, key=lambda of: of[0])
+        buffer.mark = None
+        self._errands.bring(mark, self._files.own.index(buffer.file))
+        self._errands.elsewhere.pop(mark, None)  # if it is of no use here, it will be of none when it is brought again
+        self._refused.discard((buffer.file, mark))
+        found = self._read(buffer.file)
+        if found is None or found.mark != mark or found.of != self._of:
+            raise Broken(f"the snapshot of step {mark.step} from another node is torn, or of something else")
+        self._readable[mark] = [found]
 
 
 class Nearest:

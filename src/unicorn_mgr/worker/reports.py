@@ -13,7 +13,7 @@ class Reports:
 
     def __init__(self, membership: Membership) -> None:
         self.source = "own"
-        """Where the state in use has come from since the last report: own, initial, live, memory, or storage."""
+        """Where the state in use has come from since the last report: own, initial, live, memory, peer, or storage."""
         self.restored_step = INITIAL
         self.state_bytes = 0
         self._membership = membership

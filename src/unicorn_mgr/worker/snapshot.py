@@ -16,49 +16,31 @@ import json
 import math
 import mmap
 import os
-import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from unicorn_mgr.model import Epoch, Lineage, Mark
+from unicorn_mgr.model import Mark
+from unicorn_mgr.seal import (
+    COMMITTED_AT,
+    EXTENT,
+    HEAD_AT,
+    SEAL,
+    TEXT_AT,
+    WHOLE,
+    Snapshot,
+    Torn,
+    aligned,
+    body_at,
+    of_head,
+)
 from unicorn_mgr.worker.checksum import checksum
 from unicorn_mgr.worker.exchange import Landing
 from unicorn_mgr.worker.state import Packed
 
-_WHOLE = b"unicorn1"
-_SEAL = struct.Struct("<8sQQ")
-_COMMITTED_AT = _SEAL.size
-_HEAD_AT = 64
-_EXTENT = struct.Struct("<QQ")
-"""Bytes of the text, and of all."""
-_TEXT_AT = _HEAD_AT + _EXTENT.size
-_ALIGNED = 64
 _SLACK_BYTES = 64 << 10
 """The text's length varies a little from step to step."""
-
-
-class Torn(ValueError):
-    """It is not whole, or not as it was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One that is sealed, as found."""
-
-    file: int
-    mark: Mark
-    committed: bool
-    of: dict[str, Any]
-    """Job, position and the like: what it is a state of."""
-    text: dict[str, Any]
-    end: int
-    """Bytes of all: whoever copies it elsewhere copies so many, and the seal last."""
-    checksum: int
-    """Of its body."""
-    body_at: int
 
 
 class Draft:
@@ -69,7 +51,7 @@ class Draft:
         self.mark = mark
         self.packed = packed
         self.text = json.dumps({"of": of, "step": mark.step, "lineage": lineage, **packed.described()}).encode()
-        self.size_bytes = _body_at(len(self.text)) + sum(_aligned(t.numel() * t.element_size()) for t in packed.tensors)
+        self.size_bytes = body_at(len(self.text)) + sum(aligned(t.numel() * t.element_size()) for t in packed.tensors)
 
 
 class Buffer:
@@ -95,10 +77,10 @@ class Buffer:
         memory, packed = self._memory, draft.packed
         assert memory is not None, "there is no room yet"
         self.mark = None
-        memory[: _COMMITTED_AT + 1] = bytes(_COMMITTED_AT + 1)
-        _EXTENT.pack_into(memory, _HEAD_AT, len(draft.text), draft.size_bytes)
-        memory[_TEXT_AT : _TEXT_AT + len(draft.text)] = draft.text
-        at, copies = _body_at(len(draft.text)), []
+        memory[: COMMITTED_AT + 1] = bytes(COMMITTED_AT + 1)
+        EXTENT.pack_into(memory, HEAD_AT, len(draft.text), draft.size_bytes)
+        memory[TEXT_AT : TEXT_AT + len(draft.text)] = draft.text
+        at, copies = body_at(len(draft.text)), []
         for i, tensor in enumerate(packed.tensors):
             if i == len(packed.tensors) // 2:
                 halfway()
@@ -106,7 +88,7 @@ class Buffer:
             if size:
                 place = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=at)
                 copies.append(place.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach()))
-            at += _aligned(size)
+            at += aligned(size)
         self._written = Packed(packed.skeleton, packed.names, tuple(copies))
         self.mark = draft.mark
 
@@ -115,39 +97,20 @@ class Buffer:
         memory, written = self._memory, self._written
         assert memory is not None, "nothing is written"
         self._written = Packed("", (), ())
-        text_bytes, _ = _EXTENT.unpack_from(memory, _HEAD_AT)
-        _SEAL.pack_into(memory, 0, b"", _of_head(memory[_HEAD_AT : _TEXT_AT + text_bytes]), _of_body(written))
-        memory[: len(_WHOLE)] = _WHOLE
+        text_bytes, _ = EXTENT.unpack_from(memory, HEAD_AT)
+        SEAL.pack_into(memory, 0, b"", of_head(memory[HEAD_AT : TEXT_AT + text_bytes]), _of_body(written))
+        memory[: len(WHOLE)] = WHOLE
 
     def commit(self) -> None:
         """A collective of a later step has completed."""
         if self._memory is not None:
-            self._memory[_COMMITTED_AT] = 1
+            self._memory[COMMITTED_AT] = 1
 
     def release(self) -> None:
         """Give the memory back."""
         self.mark = self._memory = None
         self._written = Packed("", (), ())
         os.ftruncate(self.file, 0)
-
-
-def find(file: int) -> Snapshot | None:
-    """The snapshot in it, None if there is none or its writer has not finished it.  Raises `Torn`."""
-    size = os.fstat(file).st_size
-    start = os.pread(file, _TEXT_AT, 0)
-    if len(start) < _TEXT_AT or not start.startswith(_WHOLE):
-        return None
-    _, of_head, of_body = _SEAL.unpack_from(start)
-    text_bytes, end = _EXTENT.unpack_from(start, _HEAD_AT)
-    if not _TEXT_AT + text_bytes <= end <= size:
-        raise Torn("its length is another")
-    said = os.pread(file, text_bytes, _TEXT_AT)
-    if _of_head(start[_HEAD_AT:] + said) != of_head:
-        raise Torn("its head is not as it was written")
-    text = json.loads(said)
-    generation, term, number = text["lineage"]
-    mark = Mark(text["step"], Lineage(generation, Epoch(term, number)))
-    return Snapshot(file, mark, bool(start[_COMMITTED_AT]), text["of"], text, end, of_body, _body_at(text_bytes))
 
 
 def load(snapshot: Snapshot, homes: Mapping[str, torch.Tensor]) -> Packed:
@@ -160,16 +123,12 @@ def load(snapshot: Snapshot, homes: Mapping[str, torch.Tensor]) -> Packed:
         size = math.prod(shape) * dtype.itemsize
         if size:
             _fill(snapshot.file, next(views), at)
-        at += _aligned(size)
+        at += aligned(size)
     landing.land()
     assert landing.packed is not None
     if _of_body(landing.packed) != snapshot.checksum:
         raise Torn("its body is not as it was written")
     return landing.packed
-
-
-def _of_head(text: bytes) -> int:
-    return checksum((torch.frombuffer(bytearray(text), dtype=torch.uint8),))
 
 
 def _of_body(packed: Packed) -> int:
@@ -183,11 +142,3 @@ def _fill(file: int, view: memoryview, at: int) -> None:
         if got == 0:
             raise Torn("it has been given up meanwhile")
         done += got
-
-
-def _body_at(text_bytes: int) -> int:
-    return _aligned(_TEXT_AT + text_bytes)
-
-
-def _aligned(at: int) -> int:
-    return -(-at // _ALIGNED) * _ALIGNED

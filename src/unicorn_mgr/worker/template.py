@@ -197,7 +197,7 @@ class Template:
         child = _Child(name, pid, os.pidfd_open(pid), ring, words, asked["node"], asked["note"], agent)
         self.children[name] = child
         self._poll.register(child.pidfd, select.POLLIN)
-        self._say(agent, {"op": "spawned", "worker": name, "pid": pid}, (ring, words))
+        self._say(agent, {"op": "spawned", "worker": name, "pid": pid}, (ring, words, *snapshots["own"]))
 
     def _snapshots(self, asked: dict[str, Any]) -> dict[str, list[int]]:
         """What a new worker may write to, and all that it may read."""
@@ -294,7 +294,8 @@ class Template:
                 "status": child.status,
                 "note": child.note,
             }
-            self._say(agent, said, (child.ring, child.words))
+            files = [file for shelf in self.shelves if shelf.worker == child.worker for file in shelf.files]
+            self._say(agent, said, (child.ring, child.words, *files))
         self._say(agent, {"op": "ready", "pid": os.getpid(), "workers": len(mine)})
 
     def _forget(self, worker: str) -> None:

@@ -10,9 +10,11 @@ from unicorn_mgr.effects.coordinator.actions import (
     TakeReadings,
 )
 from unicorn_mgr.effects.coordinator.decisions import (
+    BackupsPlaced,
     BreakerReset,
     BreakerTripped,
     CheckpointCommitted,
+    CopiesReleased,
     DeadlineReckoned,
     Decision,
     EpochGranted,
@@ -82,9 +84,11 @@ Event = Fact | Decision
 
 __all__ = [
     "Action",
+    "BackupsPlaced",
     "BreakerReset",
     "BreakerTripped",
     "CheckpointCommitted",
+    "CopiesReleased",
     "DeadlineReckoned",
     "Decision",
     "DrillOrdered",

@@ -340,6 +340,34 @@ class CheckpointCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupsPlaced:
+    """Which workers have their snapshots copied, and which nodes keep the copies."""
+
+    job: str
+    epoch: Epoch
+    """The membership that they are placed for."""
+    sources: dict[int, str]
+    """By position, the worker whose snapshots are copied."""
+    peers: dict[int, tuple[str, int]]
+    """By position, the node that keeps its copy, and the port there; none for those of which no other node can."""
+    released: tuple[str, ...]
+    """Workers whose snapshots are not copied any more."""
+    keepers: int
+    """Nodes that there were to choose from."""
+    reason: str
+    """Why it is not as safe as it could be; empty: it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesReleased:
+    """All parts have newer copies elsewhere: those that are left from before are obsolete."""
+
+    job: str
+    copies: tuple[tuple[int, str], ...]
+    """(position, node)"""
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnded:
     """No process of a job is left."""
 
@@ -384,5 +412,7 @@ Decision = (
     | JobSuspended
     | ShapeChanged
     | CheckpointCommitted
+    | BackupsPlaced
+    | CopiesReleased
     | JobEnded
 )

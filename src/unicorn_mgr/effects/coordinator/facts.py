@@ -45,6 +45,8 @@ class NodeAttached:
     drills: bool = False
     domain: str = ""
     """What fails as one with it; empty: nobody has said."""
+    copies_port: int = 0
+    """Where other agents leave copies of snapshots; 0: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class JobProgressed:
     job: str
     committed: int
     step_seconds: float
+    backed_up: int = -1
+    """The last step of which all parts have a copy on a second node, as far as one can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,251 @@
+"""An agent's part in keeping its workers' snapshots on second nodes, and in bringing them back.
+
+A snapshot that a worker tells of is copied aside at once, since the worker writes over it two snapshots later; what
+takes long, sending it, needs nothing of the worker any more.  Whatever fails is tried again, until it has gone on for
+so long that a newer snapshot is worth more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from unicorn_mgr import seal
+from unicorn_mgr.agent.copies import Copies, Key, NoRoom
+from unicorn_mgr.agent.ferry import Denied, Ferry, Partial, Pier
+from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, SendBackup
+from unicorn_mgr.messages import Holder, Welcome
+from unicorn_mgr.model import Mark
+from unicorn_mgr.tls import CredentialsError, agent_context
+
+SEAL_SECONDS = 2.0
+"""A committed snapshot is sealed after this, or has been written over."""
+POLL_SECONDS = 0.005
+RETRY_SECONDS = 0.2
+RETRY_SECONDS_MAX = 5.0
+SEND_SECONDS = 30.0
+"""After this much time without success a newer snapshot is worth more."""
+LOOK_SECONDS = 2.0
+"""Nodes that have not answered by then are taken to have nothing."""
+ATTEMPTS = 3
+"""To bring a snapshot from each of the nodes that have it."""
+
+T = TypeVar("T")
+Found = dict[Mark, bool]
+"""Snapshots that there are, and whether each is known to be committed."""
+
+log = structlog.get_logger()
+
+
+class Backups:
+    """The errands of one agent, and what lies here."""
+
+    def __init__(self, node: str, tls: Path | None, bytes_max: int, emit: Callable[[AgentEvent], None]) -> None:
+        secure = partial(agent_context, tls) if tls is not None else None
+        self.copies = Copies(bytes_max)
+        self._ferry = Ferry(node, secure)
+        self._pier = Pier(self.copies, secure)
+        self._emit = emit
+        self._sending: dict[str, tuple[SendBackup, threading.Event]] = {}
+        self._fetching: dict[str, threading.Event] = {}
+        self._closing = threading.Event()
+
+    def open(self, address: str) -> int:
+        """Let other agents land; returns the port, 0 if none can."""
+        try:
+            return self._pier.open(address)
+        except OSError as failed:
+            log.warning("no copies of snapshots are kept here for other nodes", address=address, why=str(failed))
+            return 0
+
+    def close(self) -> None:
+        """End what is under way."""
+        self._closing.set()
+        self._pier.close()
+        for stop in (*self._fetching.values(), *(stop for _, stop in self._sending.values())):
+            stop.set()
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """What the coordinator has set."""
+        self._pier.key = welcome.copies_key
+        self._ferry.pace.bytes_per_second = welcome.backup_bytes_per_second
+
+    # -- to a second node ----------------------------------------------------------------
+
+    def send(self, order: SendBackup) -> None:
+        """Copy a worker's snapshot; `BackupOver` follows, unless another order comes before."""
+        before, stop = self._sending.get(order.worker, (None, threading.Event()))
+        if before == order:
+            return
+        stop.set()
+        self._sending.pop(order.worker, None)
+        if order.to.node:
+            stop = threading.Event()
+            self._sending[order.worker] = (order, stop)
+            self._in_thread(lambda: self._send(order, stop), partial(self._sent, order))
+
+    def end(self, worker: str) -> None:
+        """The worker is no more."""
+        _, stop = self._sending.pop(worker, (None, threading.Event()))
+        stop.set()
+        self._fetching.pop(worker, stop).set()
+        self.copies.end_own(worker)
+
+    def _sent(self, order: SendBackup, kept: bool) -> None:
+        if self._sending.get(order.worker, (None,))[0] is order:
+            del self._sending[order.worker]
+            self._emit(BackupOver(order.worker, order.mark, kept))
+
+    def _send(self, order: SendBackup, stop: threading.Event) -> bool:
+        """In a thread: whether all of it is there."""
+        files = self.copies.own_files(order.worker)
+        try:
+            found = _await_whole(files, order.mark, stop)
+            if found is None:
+                return False
+            file, head = found
+            with self.copies.staging(head.end) as staged:
+                return _copied(file, staged, head) and self._push(order, head, staged, stop)
+        except (NoRoom, OSError) as why:
+            log.warning("a snapshot is not copied to another node", worker=order.worker, why=str(why))
+            stop.wait(SEND_SECONDS)
+            return False
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _push(self, order: SendBackup, head: seal.Snapshot, file: int, stop: threading.Event) -> bool:
+        deadline, pause, told = time.monotonic() + SEND_SECONDS, RETRY_SECONDS, ""
+        key = Key(order.job_id, order.position)
+        while not stop.is_set():
+            try:
+                self._ferry.push(order.to, key, head, file, order.base, stop)
+            except (Denied, OSError, CredentialsError) as failed:
+                if str(failed) != told and not stop.is_set():
+                    told = str(failed)
+                    log.warning("a snapshot can't be copied", worker=order.worker, to=order.to.node, why=told)
+                if time.monotonic() > deadline:
+                    return False
+                stop.wait(pause)
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+            else:
+                return True
+        return False
+
+    # -- from another node ---------------------------------------------------------------
+
+    async def look(self, key: Key, holders: Sequence[Holder]) -> Found:
+        """The snapshots of a part that other nodes have; those of nodes that do not answer soon are not waited for."""
+        loop = asyncio.get_running_loop()
+        asked: list[asyncio.Future[Found]] = []
+        for holder in holders:
+            answer: asyncio.Future[Found] = loop.create_future()
+            asked.append(answer)
+            self._in_thread(partial(self._look, key, holder), partial(_set, answer))
+        found: Found = {}
+        if asked:
+            done, _ = await asyncio.wait(asked, timeout=LOOK_SECONDS)
+            for answer in done:
+                for mark, committed in answer.result().items():
+                    found[mark] = committed or found.get(mark, False)
+        return found
+
+    def _look(self, key: Key, holder: Holder) -> Found:
+        try:
+            return dict(self._ferry.look(holder, key))
+        except (Denied, OSError, CredentialsError) as failed:
+            log.info("a node does not say which snapshots it has", node=holder.node, why=str(failed))
+            return {}
+
+    def fetch(self, worker: str, key: Key, mark: Mark, buffer: int, holders: Sequence[Holder]) -> None:
+        """Bring a snapshot into a worker's own memory; `Fetched` follows, once for each.  No mark: stop that."""
+        if worker in self._fetching:
+            self._fetching.pop(worker).set()
+        if mark == Mark():
+            return
+        stop = self._fetching[worker] = threading.Event()
+        work = partial(self._fetch, worker, key, mark, buffer, holders, stop)
+        self._in_thread(work, lambda failed: self._emit(Fetched(worker, mark, failed)))
+
+    def _fetch(
+        self, worker: str, key: Key, mark: Mark, buffer: int, holders: Sequence[Holder], stop: threading.Event
+    ) -> str:
+        """In a thread: why it is not there, empty if it is."""
+        files = self.copies.own_files(worker)
+        failed, come = "no node has it", Partial()
+        try:
+            for holder in [holder for _ in range(ATTEMPTS) for holder in holders]:
+                if stop.is_set():
+                    return "it is not wanted any more"
+                began = time.monotonic()
+                try:
+                    self._ferry.pull(holder, key, mark, files[buffer], come, stop)
+                    head = seal.find(files[buffer])
+                except (Denied, OSError, IndexError, CredentialsError, seal.Torn) as why:
+                    failed = f"{holder.node}: {why}"
+                    log.info("a snapshot can't be fetched", worker=worker, why=failed)
+                    continue
+                if head is not None and head.mark == mark:
+                    seconds = round(time.monotonic() - began, 3)
+                    log.info("a snapshot has come", worker=worker, node=holder.node, bytes=come.size, seconds=seconds)
+                    return ""
+                failed, come = f"{holder.node}: it sent another one", Partial()
+            return failed
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _in_thread(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """`done` is called in the event loop; not if that has ended: the process does not wait for these threads."""
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            found = work()
+            with contextlib.suppress(RuntimeError):
+                if not self._closing.is_set():
+                    loop.call_soon_threadsafe(done, found)
+
+        threading.Thread(target=run, name="unicorn-ferry", daemon=True).start()
+
+
+def _set(answer: asyncio.Future[Found], found: Found) -> None:
+    if not answer.done():
+        answer.set_result(found)
+
+
+def _await_whole(files: Sequence[int], mark: Mark, stop: threading.Event) -> tuple[int, seal.Snapshot] | None:
+    """The file with that snapshot, as soon as its writer has sealed it; None if it has been written over."""
+    deadline = time.monotonic() + SEAL_SECONDS
+    while time.monotonic() < deadline:
+        for file in files:
+            with contextlib.suppress(seal.Torn):
+                head = seal.find(file)
+                if head is not None and head.mark == mark and head.committed:
+                    return file, head
+        if stop.wait(POLL_SECONDS):
+            break
+    return None
+
+
+def _copied(file: int, to: int, head: seal.Snapshot) -> bool:
+    """Copy it aside; false if its writer has begun to write over it meanwhile."""
+    os.posix_fallocate(to, 0, head.end)
+    done = 0
+    while done < head.end:
+        count = os.sendfile(to, file, done, head.end - done)
+        if count == 0:
+            return False
+        done += count
+    with contextlib.suppress(seal.Torn):
+        now = seal.find(file)
+        return now is not None and (now.mark, now.checksum) == (head.mark, head.checksum)
+    return False

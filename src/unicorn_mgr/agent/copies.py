@@ -1,0 +1,258 @@
+"""Snapshots in the memory of one node: its workers' own, and copies kept for other nodes.
+
+Own ones are written by workers, into memory that the template process keeps; here they are only known of.  Copies
+are this agent's: of a part the one that all parts are known to have, and the one that comes.  The next is begun
+when no part is on its way any more, so that whatever happens there is a step of which all parts are somewhere.
+
+All together stay below one limit.  Own ones go before copies: what they do not take is for these, and a copy for
+which it is too little is refused.  If own ones come to need more, those copies go that have been left alone longest.
+
+Everything here may be called by any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+
+from unicorn_mgr import seal
+from unicorn_mgr.model import Mark
+
+log = structlog.get_logger()
+
+BLOCK_BYTES = 512
+"""What `st_blocks` counts in."""
+
+
+class Key(NamedTuple):
+    """A part of a job's state."""
+
+    job_id: str
+    """Of this submission of the job."""
+    position: int
+
+
+class NoRoom(Exception):
+    """The node has no memory for it."""
+
+
+@dataclass(eq=False)
+class Copy:
+    """One snapshot of a part, or as much of it as has come."""
+
+    key: Key
+    mark: Mark
+    checksum: int
+    size: int
+    file: int
+    received: int = 0
+    """Bytes from its beginning that are known to be good."""
+    touched: float = field(default_factory=time.monotonic)
+
+    @property
+    def whole(self) -> bool:
+        """All of it has come."""
+        return self.received == self.size
+
+    def is_of(self, mark: Mark, checksum: int, size: int) -> bool:
+        """It is a copy of that very snapshot."""
+        return (self.mark, self.checksum, self.size) == (mark, checksum, size)
+
+
+@dataclass(eq=False)
+class _Own:
+    job_id: str
+    files: tuple[int, ...]
+    ended: bool = False
+
+
+class Copies:
+    """All of them.  `bytes_max` is the limit."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.RLock()
+        self._own: dict[str, _Own] = {}
+        self._kept: dict[Key, list[Copy]] = {}
+        self._staged = 0
+
+    # -- own ones ------------------------------------------------------------------------
+
+    def add_own(self, worker: str, job_id: str, files: tuple[int, ...]) -> None:
+        """A worker has memory for its snapshots, perhaps another's of its slot before; it is for this to close."""
+        with self._lock:
+            same = set(map(_identity, files))
+            for name in [n for n, own in self._own.items() if not same.isdisjoint(map(_identity, own.files))]:
+                _close(self._own.pop(name).files)
+            self._own[worker] = _Own(job_id, files)
+
+    def own_files(self, worker: str) -> tuple[int, ...]:
+        """Descriptors of a worker's own, for whoever holds on to them; the worker is known."""
+        with self._lock:
+            return tuple(map(os.dup, self._own[worker].files)) if worker in self._own else ()
+
+    def end_own(self, worker: str) -> None:
+        """The worker is gone; what it has left may be asked for until it is given up."""
+        with self._lock:
+            if worker in self._own:
+                self._own[worker].ended = True
+        self.tidy()
+
+    # -- copies --------------------------------------------------------------------------
+
+    def begin(self, key: Key, mark: Mark, checksum: int, size: int, base: Mark) -> tuple[Copy, int]:
+        """Take up the copy of a snapshot where it was left, or begin it.  Raises `NoRoom`.
+
+        Of all parts there are copies of `base`.  If nobody knows of which, as when another replica's snapshots are
+        copied from now on, it is one of the two oldest.  With the copy comes a descriptor, for the caller to close.
+        """
+        with self._lock:
+            held = self._kept.get(key, [])
+            for copy in held:
+                if copy.is_of(mark, checksum, size):
+                    copy.touched = time.monotonic()
+                    return copy, os.dup(copy.file)
+            oldest = sorted((c for c in held if c.whole), key=lambda c: c.mark.order)[:2]
+            stay = oldest if base == Mark() else [c for c in held if c.mark == base]
+            for copy in [c for c in held if c not in stay]:
+                self._drop(copy, "")
+            if len(stay) > 1 and self._room() < size:
+                self._drop(stay[0], "a newer one needs its room")
+            self._make_room(size)
+            copy = Copy(key, mark, checksum, size, os.memfd_create(f"unicorn-copy-{key.job_id}-{key.position}"))
+            try:
+                os.posix_fallocate(copy.file, 0, size)
+            except OSError as failed:
+                os.close(copy.file)
+                raise NoRoom(f"no {size} bytes: {failed.strerror}") from failed
+            self._kept.setdefault(key, []).append(copy)
+            return copy, os.dup(copy.file)
+
+    def check(self, copy: Copy) -> str:
+        """All of it has come: why it is of no use nevertheless; empty if it is."""
+        with self._lock:
+            if copy not in self._kept.get(copy.key, ()):
+                return "it has been dropped meanwhile"
+            head = _head(copy.file)
+            known = head is not None and copy.is_of(head.mark, head.checksum, head.end)
+            if head is None or not (known and head.committed and of(head, copy.key)):
+                self._drop(copy, "it is not what it was said to be")
+                return "it is not what it was said to be"
+            return ""
+
+    def forget(self, key: Key) -> None:
+        """Copies of this part are kept elsewhere now."""
+        with self._lock:
+            for copy in list(self._kept.get(key, ())):
+                self._drop(copy, "obsolete")
+
+    def release(self, job_ids: Collection[str]) -> None:
+        """Jobs that are not among these have ended."""
+        with self._lock:
+            for key in [key for key in self._kept if key.job_id not in job_ids]:
+                self.forget(key)
+            for worker in [name for name, own in self._own.items() if own.ended and own.job_id not in job_ids]:
+                _close(self._own.pop(worker).files)
+
+    @contextlib.contextmanager
+    def staging(self, size: int) -> Iterator[int]:
+        """Memory for a snapshot on its way out.  Raises `NoRoom`."""
+        with self._lock:
+            self._make_room(size)
+            self._staged += size
+        file = os.memfd_create("unicorn-staged")
+        try:
+            yield file
+        finally:
+            os.close(file)
+            with self._lock:
+                self._staged -= size
+
+    # -- looking -------------------------------------------------------------------------
+
+    def look(self, key: Key) -> list[seal.Snapshot]:
+        """All whole snapshots of a part that are here, own ones too."""
+        with self._lock:
+            return list(self._whole(key))
+
+    def open(self, key: Key, mark: Mark) -> tuple[int, seal.Snapshot] | None:
+        """A snapshot that is here, whole, and its descriptor, for the caller to close."""
+        with self._lock:
+            for head in self._whole(key):
+                if head.mark == mark:
+                    return os.dup(head.file), head
+        return None
+
+    def _whole(self, key: Key) -> Iterator[seal.Snapshot]:
+        files = [copy.file for copy in self._kept.get(key, ()) if copy.whole]
+        files += [file for own in self._own.values() if own.job_id == key.job_id for file in own.files]
+        for file in files:
+            head = _head(file)
+            if head is not None and of(head, key):
+                yield head
+
+    def tidy(self) -> None:
+        """Let go of what its template has given up, and of copies, if own snapshots have come to need their room."""
+        with self._lock:
+            for worker in [n for n, own in self._own.items() if own.ended and not any(map(_bytes_of, own.files))]:
+                _close(self._own.pop(worker).files)
+            copies = sorted((c for held in self._kept.values() for c in held), key=lambda c: c.touched)
+            for copy in copies:
+                if self._room() >= 0:
+                    return
+                self._drop(copy, "the node's own snapshots need its memory")
+
+    def _room(self) -> int:
+        own = sum(_bytes_of(file) for own in self._own.values() for file in own.files)
+        return self._bytes_max - own - self._staged - sum(c.size for held in self._kept.values() for c in held)
+
+    def _make_room(self, size: int) -> None:
+        left = max(self._room(), 0)
+        if left < size:
+            fix = "give this agent more by --snapshot-bytes"
+            raise NoRoom(f"it needs {size} bytes, and {left} of {self._bytes_max} are left for copies; {fix}")
+
+    def _drop(self, copy: Copy, why: str) -> None:
+        held = self._kept.get(copy.key, [])
+        if copy not in held:
+            return
+        held.remove(copy)
+        if not held:
+            del self._kept[copy.key]
+        os.close(copy.file)
+        if why:
+            told = {"job": copy.key.job_id, "position": copy.key.position, "step": copy.mark.step, "bytes": copy.size}
+            log.info("a copy of a snapshot is dropped", why=why, **told)
+
+
+def of(head: seal.Snapshot, key: Key) -> bool:
+    """The snapshot is of this part."""
+    return head.of.get("job") == key.job_id and head.of.get("position") == key.position
+
+
+def _head(file: int) -> seal.Snapshot | None:
+    try:
+        return seal.find(file)
+    except (seal.Torn, OSError):
+        return None
+
+
+def _identity(file: int) -> tuple[int, int]:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino
+
+
+def _bytes_of(file: int) -> int:
+    return os.fstat(file).st_blocks * BLOCK_BYTES
+
+
+def _close(files: tuple[int, ...]) -> None:
+    for file in files:
+        os.close(file)

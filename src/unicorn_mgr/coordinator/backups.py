@@ -1,0 +1,70 @@
+"""Second copies of a job's snapshots in memory: what is known of them, and what each fact changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from unicorn_mgr.effects.coordinator import BackupsPlaced, CopiesReleased
+from unicorn_mgr.model import Epoch
+
+HOMES_MAX = 4
+"""Nodes on which a part has been that are remembered."""
+
+
+@dataclass(slots=True)
+class Backups:
+    """Of one job."""
+
+    epoch: Epoch = field(default_factory=Epoch)
+    """The membership that they were placed for."""
+    sources: dict[int, str] = field(default_factory=dict)
+    """By position, the worker whose snapshots are copied."""
+    peers: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """By position, the node that keeps its copy, and the port there."""
+    keepers: int = 0
+    """Nodes that there were to choose from."""
+    reason: str = ""
+    """Why it is not as safe as it could be."""
+    step: int = -1
+    """The last one of which all parts have their copies."""
+    older: list[tuple[int, str]] = field(default_factory=list)
+    """(position, node) of copies that stay until all parts have newer ones."""
+    older_until: int = -1
+    """Until copies of a later step than this are there."""
+    homes: dict[int, list[str]] = field(default_factory=dict)
+    """By position, nodes on which it has been last: their memory may have snapshots of it."""
+
+    def heed(self, event: BackupsPlaced | CopiesReleased) -> None:
+        """They lie elsewhere from now on; what moves away stays where it was until it is released."""
+        if isinstance(event, CopiesReleased):
+            self.older = []
+            return
+        moved = [(p, node) for p, (node, _) in self.peers.items() if _node(event, p) != node]
+        if moved:
+            kept = [(p, node) for p, node in self.older if _node(event, p) != node]
+            self.older, self.older_until = list(dict.fromkeys([*kept, *moved])), self.step
+        self.epoch, self.sources, self.peers = event.epoch, event.sources, event.peers
+        self.keepers, self.reason = event.keepers, event.reason
+        self.step = self.step if self.sources else -1
+
+    def of_another_shape(self) -> None:
+        """Its parts are others from now on; copies of those that were stay for a while, as all that moves away."""
+        self.older += [(p, node) for p, (node, _) in self.peers.items() if (p, node) not in self.older]
+        self.older_until, self.epoch = self.step, Epoch()
+        self.sources, self.peers, self.homes, self.reason = {}, {}, {}, ""
+
+    def at_home(self, position: int, node: str) -> None:
+        """A member on this node has the part, and will have snapshots of it."""
+        homes = [home for home in self.homes.get(position, ()) if home != node]
+        self.homes[position] = [*homes, node][-HOMES_MAX:]
+
+    def nodes_with(self, position: int) -> Iterator[str]:
+        """Nodes whose memory may have snapshots of a part, each once."""
+        older = (node for p, node in self.older if p == position)
+        peer = (self.peers[position][0],) if position in self.peers else ()
+        yield from dict.fromkeys((*reversed(self.homes.get(position, [])), *peer, *older))
+
+
+def _node(event: BackupsPlaced, position: int) -> str:
+    return event.peers.get(position, ("", 0))[0]

@@ -1,0 +1,81 @@
+"""The seal and the head of a snapshot in memory: whether it is whole, what it is of, and how long it is.
+
+Workers write snapshots and read them; agents, who carry them from node to node, read no more than this.  The body
+has a checksum of its own, which is compared by whoever loads it: it takes torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from unicorn_mgr.model import Epoch, Lineage, Mark
+
+WHOLE = b"unicorn1"
+SEAL = struct.Struct("<8sQQ")
+"""That it is whole, and the checksums of its head and of its body."""
+COMMITTED_AT = SEAL.size
+HEAD_AT = 64
+EXTENT = struct.Struct("<QQ")
+"""Bytes of the text, and of all."""
+TEXT_AT = HEAD_AT + EXTENT.size
+ALIGNED = 64
+
+
+class Torn(ValueError):
+    """It is not whole, or not as it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One that is sealed, as found."""
+
+    file: int
+    mark: Mark
+    committed: bool
+    of: dict[str, Any]
+    """Job, position and the like: what it is a state of."""
+    text: dict[str, Any]
+    end: int
+    """Bytes of all."""
+    checksum: int
+    """Of its body."""
+    body_at: int
+
+
+def find(file: int) -> Snapshot | None:
+    """The snapshot in it, None if there is none or its writer has not finished it.  Raises `Torn`."""
+    size = os.fstat(file).st_size
+    start = os.pread(file, TEXT_AT, 0)
+    if len(start) < TEXT_AT or not start.startswith(WHOLE):
+        return None
+    _, head, body = SEAL.unpack_from(start)
+    text_bytes, end = EXTENT.unpack_from(start, HEAD_AT)
+    if not TEXT_AT + text_bytes <= end <= size:
+        raise Torn("its length is another")
+    said = os.pread(file, text_bytes, TEXT_AT)
+    if of_head(start[HEAD_AT:] + said) != head:
+        raise Torn("its head is not as it was written")
+    text = json.loads(said)
+    generation, term, number = text["lineage"]
+    mark = Mark(text["step"], Lineage(generation, Epoch(term, number)))
+    return Snapshot(file, mark, bool(start[COMMITTED_AT]), text["of"], text, end, body, body_at(text_bytes))
+
+
+def of_head(text: bytes) -> int:
+    """Its checksum."""
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def body_at(text_bytes: int) -> int:
+    """Where the body begins, behind a text of so many bytes."""
+    return aligned(TEXT_AT + text_bytes)
+
+
+def aligned(at: int) -> int:
+    """The next place where a tensor may begin."""
+    return -(-at // ALIGNED) * ALIGNED

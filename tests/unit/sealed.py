@@ -1,0 +1,38 @@
+"""Snapshots for tests, as a worker leaves them in memory, without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from unicorn_mgr.model import Epoch, Lineage, Mark
+from unicorn_mgr.seal import COMMITTED_AT, EXTENT, HEAD_AT, SEAL, TEXT_AT, WHOLE, body_at, of_head
+
+
+def mark(step: int, epoch: int = 1) -> Mark:
+    return Mark(step, Lineage(0, Epoch(1, epoch)))
+
+
+def sealed(at: Mark, job: str = "id", position: int = 0, body: bytes = b"x" * 1000, committed: bool = True) -> bytes:
+    """All bytes of one."""
+    epoch = at.lineage.epoch
+    lineage = [at.lineage.generation, epoch.term, epoch.number]
+    text = json.dumps({"of": {"job": job, "position": position}, "step": at.step, "lineage": lineage}).encode()
+    start = body_at(len(text))
+    made = bytearray(start) + body
+    EXTENT.pack_into(made, HEAD_AT, len(text), len(made))
+    made[TEXT_AT : TEXT_AT + len(text)] = text
+    SEAL.pack_into(made, 0, WHOLE, of_head(bytes(made[HEAD_AT : TEXT_AT + len(text)])), sum(body))
+    made[COMMITTED_AT] = committed
+    return bytes(made)
+
+
+def memory(content: bytes = b"") -> int:
+    """A memfd with that in it."""
+    file = os.memfd_create("test")
+    os.pwrite(file, content, 0)
+    return file
+
+
+def content(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)

@@ -1,0 +1,182 @@
+"""What an agent does with its workers' snapshots, with real connections to others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from unit.sealed import content, mark, memory, sealed
+
+from unicorn_mgr.agent import backups
+from unicorn_mgr.agent.backups import Backups
+from unicorn_mgr.agent.copies import Key
+from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, SendBackup
+from unicorn_mgr.messages import Holder, Welcome
+from unicorn_mgr.model import Mark
+from unicorn_mgr.tokens import token
+
+KEY = Key("id", 0)
+WORKER = "gpt/0.0"
+PATIENCE_SECONDS = 30.0
+
+
+class Agent:
+    """One of several nodes."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.told: asyncio.Queue[AgentEvent] = asyncio.Queue()
+        self.backups = Backups(node, None, 1 << 20, self.told.put_nowait)
+        self.backups.welcomed(Welcome(copies_key=f"key of {node}", backup_bytes_per_second=1e9))
+        self.port = self.backups.open("127.0.0.1")
+
+    def holder(self, by: Agent) -> Holder:
+        return Holder(self.node, "127.0.0.1", self.port, token(f"key of {self.node}", *KEY, by.node))
+
+    def has(self, *steps: int, committed: bool = True) -> list[int]:
+        """A worker here has these snapshots; returns its memory."""
+        files = [memory(sealed(mark(step), committed=committed)) for step in steps] or [memory()]
+        self.backups.copies.add_own(WORKER, "id", tuple(map(os.dup, files)))
+        return files
+
+    def send(self, step: int, to: Holder, base: Mark | None = None) -> None:
+        self.backups.send(SendBackup(WORKER, *KEY, mark(step), base or Mark(), to))
+
+    def steps(self) -> list[int]:
+        return sorted(found.mark.step for found in self.backups.copies.look(KEY))
+
+    async def hears(self) -> AgentEvent:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.told.get()
+
+
+def agents(test: Callable[[Agent, Agent, Agent], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """The test with three agents."""
+
+    def run() -> None:
+        async def run_within() -> None:
+            three = (Agent("a"), Agent("b"), Agent("c"))
+            try:
+                await test(*three)
+            finally:
+                for agent in three:
+                    agent.backups.close()
+
+        asyncio.run(run_within())
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+@agents
+async def test_a_snapshot_is_copied_and_brought_back(a: Agent, b: Agent, c: Agent) -> None:
+    a.has(6, 7)
+    a.send(7, b.holder(a))
+    assert await a.hears() == BackupOver(WORKER, mark(7), kept=True)
+    assert b.steps() == [7]
+    assert await c.backups.look(KEY, [b.holder(c), a.holder(c)]) == {mark(6): True, mark(7): True}
+    (into,) = c.has()
+    c.backups.fetch(WORKER, KEY, mark(7), 0, (b.holder(c),))
+    assert await c.hears() == Fetched(WORKER, mark(7))
+    assert content(into) == sealed(mark(7))
+
+
+@agents
+async def test_one_that_has_been_written_over_is_not_copied(a: Agent, b: Agent, c: Agent) -> None:
+    del c
+    a.has(8, 9)
+    a.send(7, b.holder(a))
+    assert await a.hears() == BackupOver(WORKER, mark(7), kept=False)
+    assert b.steps() == []
+
+
+@agents
+async def test_one_that_is_not_committed_is_not_copied(a: Agent, b: Agent, c: Agent) -> None:
+    del c
+    a.has(7, committed=False)
+    a.send(7, b.holder(a))
+    assert await a.hears() == BackupOver(WORKER, mark(7), kept=False)
+
+
+@agents
+async def test_a_node_that_comes_later_gets_it(a: Agent, b: Agent, c: Agent) -> None:
+    """A copy that fails is tried again; and the word that another node is to have it ends the first attempt."""
+    a.has(7)
+    b.backups.close()
+    a.send(7, b.holder(a))
+    a.send(7, c.holder(a))
+    assert await a.hears() == BackupOver(WORKER, mark(7), kept=True)
+    assert c.steps() == [7]
+    assert a.told.empty()
+
+
+@agents
+async def test_a_denial_is_answered_and_tried_again_until_it_is_too_old(a: Agent, b: Agent, c: Agent) -> None:
+    del c
+    a.has(7)
+    a.send(7, replace(b.holder(a), token="wrong"))
+    assert await a.hears() == BackupOver(WORKER, mark(7), kept=False)
+
+
+@agents
+async def test_the_next_holder_is_asked_when_one_is_gone_or_has_it_no_more(a: Agent, b: Agent, c: Agent) -> None:
+    a.has(7)
+    a.send(7, b.holder(a))
+    await a.hears()
+    gone = replace(b.holder(c), port=1)
+    nothing = c.holder(c)
+    assert await c.backups.look(KEY, [gone, nothing, b.holder(c)]) == {mark(7): True}
+    (into,) = c.has()
+    c.backups.fetch(WORKER, KEY, mark(7), 0, (gone, nothing, b.holder(c)))
+    assert await c.hears() == Fetched(WORKER, mark(7))
+    assert content(into) == sealed(mark(7))
+
+
+@agents
+async def test_what_nobody_has_is_said_with_the_reason(a: Agent, b: Agent, c: Agent) -> None:
+    del a
+    c.has()
+    c.backups.fetch(WORKER, KEY, mark(7), 0, (b.holder(c),))
+    heard = await c.hears()
+    assert isinstance(heard, Fetched)
+    assert heard.failed == "b: it is not here any more"
+
+
+@agents
+async def test_a_fetch_that_is_not_wanted_any_more_ends(a: Agent, b: Agent, c: Agent) -> None:
+    """Whoever waits hears of it, and nothing is written into its memory from then on."""
+    del a, b
+    c.has()
+    c.backups.fetch(WORKER, KEY, mark(7), 0, (replace(c.holder(c), port=1),) * 1000)
+    c.backups.fetch(WORKER, KEY, Mark(), 0, ())
+    assert await c.hears() == Fetched(WORKER, mark(7), "it is not wanted any more")
+
+
+@agents
+async def test_nothing_is_sent_for_a_worker_that_is_gone(a: Agent, b: Agent, c: Agent) -> None:
+    del c
+    a.has(7)
+    a.send(7, replace(b.holder(a), port=1))
+    a.backups.end(WORKER)
+    await asyncio.to_thread(_ferries_gone)
+    assert a.told.empty()
+
+
+def _ferries_gone() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "unicorn-ferry":
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up within moments."""
+    monkeypatch.setattr(backups, "SEAL_SECONDS", 0.05)
+    monkeypatch.setattr(backups, "SEND_SECONDS", 0.3)
+    monkeypatch.setattr(backups, "RETRY_SECONDS", 0.02)

@@ -1,0 +1,256 @@
+"""Snapshots from node to node: every byte, again after a fault, and for nobody without the right to it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import ssl
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.sealed import content, mark, memory, sealed
+
+from unicorn_mgr import seal
+from unicorn_mgr.agent import ferry
+from unicorn_mgr.agent.copies import Copies, Key
+from unicorn_mgr.agent.ferry import Denied, Ferry, Pace, Partial, Pier
+from unicorn_mgr.cli.certs import make
+from unicorn_mgr.messages import Holder
+from unicorn_mgr.model import Mark
+from unicorn_mgr.tls import agent_context
+from unicorn_mgr.tokens import token
+
+KEY = Key("id", 0)
+SECRET = "the other node's"
+CHUNK_BYTES = 1000
+Secure = Callable[[bool], ssl.SSLContext] | None
+
+
+class Node:
+    """Where copies go."""
+
+    def __init__(self, secure: Secure = None, bytes_max: int = 1 << 20) -> None:
+        self.copies = Copies(bytes_max)
+        self.pier = Pier(self.copies, secure)
+        self.pier.key = SECRET
+        self.port = self.pier.open("127.0.0.1")
+
+    def holder(self, shown: str | None = None) -> Holder:
+        return Holder("b", "127.0.0.1", self.port, token(SECRET, *KEY, "a") if shown is None else shown)
+
+    def steps(self) -> list[int]:
+        return sorted(found.mark.step for found in self.copies.look(KEY))
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr(ferry, "CHUNK_BYTES", CHUNK_BYTES)
+    made = Node()
+    yield made
+    made.pier.close()
+
+
+def push(node: Node, data: bytes, shown: str | None = None, secure: Secure = None, base: Mark | None = None) -> None:
+    file = memory(data)
+    found = seal.find(file)
+    assert found is not None
+    Ferry("a", secure).push(node.holder(shown), KEY, found, file, base or Mark(), threading.Event())
+
+
+def pull(node: Node, step: int, into: int, come: Partial | None = None, shown: str | None = None) -> None:
+    Ferry("a", None).pull(node.holder(shown), KEY, mark(step), into, come or Partial(), threading.Event())
+
+
+@pytest.mark.parametrize("body", [0, 1, 500, 1000, 1001, 2500, 2999, 3000, 4999, 5000, 7500])
+def test_every_byte_there_and_back_whatever_the_number_of_chunks(other: Node, body: int) -> None:
+    data = sealed(mark(7), body=os.urandom(body))
+    push(other, data)
+    into = memory()
+    pull(other, 7, into)
+    assert content(into) == data
+    assert Ferry("a", None).look(other.holder(), KEY) == [(mark(7), True)]
+
+
+@pytest.mark.parametrize(
+    "shown", ["", "wrong", token(SECRET, "id", 1, "a"), token(SECRET, "id", 0, "c"), token("", *KEY, "a")]
+)
+def test_nobody_else_leaves_or_takes_anything(other: Node, shown: str) -> None:
+    """Of another part, for another node, or made with no key."""
+    data = sealed(mark(7))
+    with pytest.raises(Denied, match="token"):
+        push(other, data, shown)
+    push(other, data)
+    with pytest.raises(Denied, match="token"):
+        pull(other, 7, memory(), shown=shown)
+    other.pier.key = ""
+    with pytest.raises(Denied, match="token"):
+        push(other, data, token("", *KEY, "a"))
+
+
+def visitors_gone() -> None:
+    """Until the other side has read all that it will read."""
+    for thread in threading.enumerate():
+        if thread.name == "unicorn-visitor":
+            thread.join()
+
+
+def test_a_push_that_was_cut_goes_on_where_it_was(other: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = sealed(mark(7), body=os.urandom(7_500))
+    file = memory(data)
+    found = seal.find(file)
+    assert found is not None
+    sender, stop = Ferry("a", None), threading.Event()
+    asked = 0
+
+    def wait(chunk: int) -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 4:
+            stop.set()
+        return 0.0
+
+    monkeypatch.setattr(sender.pace, "seconds_for", wait)
+    with pytest.raises(Denied, match="not wanted any more"):
+        sender.push(other.holder(), KEY, found, file, Mark(), stop)
+    visitors_gone()
+    assert other.steps() == []
+    stop.clear()
+    sender.push(other.holder(), KEY, found, file, Mark(), stop)
+    assert other.steps() == [7]
+    assert asked == 4 + 8 - 3, "three chunks had come"
+
+
+@pytest.mark.parametrize(("length", "checksum"), [(600, 1), (0, 0), (2_000, None), (900, None)])
+def test_a_chunk_that_is_not_what_it_should_be_ends_it(other: Node, length: int, checksum: int | None) -> None:
+    """A wrong checksum, an empty one, one that is too long, and one beyond the end."""
+    data = sealed(mark(7), body=b"")[:600]
+    about = {"job": "id", "position": 0, "by": "a", "token": other.holder().token, "op": "push", "base": [-1, 0, 0, 0]}
+    with socket.create_connection(("127.0.0.1", other.port)) as line:
+        ferry._say(line, {**about, "mark": ferry._plain(mark(7)), "checksum": 0, "size": 600})
+        assert ferry._answer(line) == {"at": 0}
+        chunk = data.ljust(length, b"x")[:length]
+        line.sendall(ferry._CHUNK.pack(length, zlib.crc32(chunk) if checksum is None else checksum) + chunk)
+        with pytest.raises((ConnectionError, Denied)):
+            ferry._answer(line)
+    visitors_gone()
+    (copy,) = other.copies._kept[KEY]
+    assert copy.received == 0
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\xff\xff\xff\xff", b"\x02\x00\x00\x00[]", b"\x02\x00\x00\x00{}", b"\x01\x00\x00\x00{"]
+)
+def test_nonsense_does_it_no_harm(other: Node, said: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", other.port)) as line:
+        line.sendall(said)
+        line.shutdown(socket.SHUT_WR)
+        assert line.recv(1) == b""
+    push(other, sealed(mark(7)))
+    assert other.steps() == [7]
+
+
+def test_a_pull_that_was_cut_goes_on_and_begins_anew_with_another_snapshot(other: Node) -> None:
+    """The same step of another replica has other bytes: nothing is put together of both."""
+    data = sealed(mark(7), body=os.urandom(5_000))
+    push(other, data)
+    into, come = memory(data[:2_000]), Partial()
+    come.at, come.checksum = 2_000, 1
+    pull(other, 7, into, come)
+    assert content(into) == data
+    head = seal.find(into)
+    assert head is not None
+    damaged = memory(b"#" * 3_000 + data[3_000:])
+    come.at, come.checksum = 3_000, head.checksum
+    pull(other, 7, damaged, come)
+    assert content(damaged) == b"#" * 3_000 + data[3_000:], "only what had not come is sent"
+
+
+def test_one_that_is_given_up_while_it_is_sent_ends_the_transfer_and_nothing_else(
+    other: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its template may empty an own snapshot at any moment; to touch it then would kill the agent."""
+    data = sealed(mark(7), body=bytes(4 << 20))
+    file = memory(data)
+    other.copies.add_own("gpt/0.0", "id", (os.dup(file),))
+    real = ferry._mapped
+
+    def mapped(of: int, size: int) -> Any:
+        found = real(of, size)
+        if os.fstat(of).st_ino == os.fstat(file).st_ino:
+            os.ftruncate(file, 0)
+        return found
+
+    monkeypatch.setattr(ferry, "_mapped", mapped)
+    with pytest.raises(OSError, match="connection"):
+        pull(other, 7, memory())
+    visitors_gone()
+    push(other, sealed(mark(8)))
+    assert other.steps() == [8]
+
+
+def test_what_is_not_there_is_denied(other: Node) -> None:
+    push(other, sealed(mark(7)))
+    with pytest.raises(Denied, match="not here"):
+        pull(other, 8, memory())
+
+
+def test_no_room_is_an_answer_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Node(bytes_max=100)
+    with pytest.raises(Denied, match="--snapshot-bytes"):
+        push(small, sealed(mark(7)))
+    small.pier.close()
+
+
+def test_the_pace_is_kept_by_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("unicorn_mgr.agent.ferry.time.monotonic", lambda: now)
+    pace = Pace()
+    assert pace.seconds_for(1000) == 0.0
+    pace.bytes_per_second = 100.0
+    assert [pace.seconds_for(50) for _ in range(3)] == [0.0, 0.5, 1.0]
+    now = 110.0
+    assert pace.seconds_for(50) == 0.0
+
+
+# -- certificates ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    for name in ("ours", "theirs"):
+        make(folder / name, ["127.0.0.1"], datetime.timedelta(days=1))
+    return folder
+
+
+def test_agents_know_each_other_by_their_certificates(certificates: Path) -> None:
+    secure = partial(agent_context, certificates / "ours" / "agent")
+    node, data = Node(secure), sealed(mark(7), body=os.urandom(10_000))
+    push(node, data, secure=secure)
+    into = memory()
+    Ferry("a", secure).pull(node.holder(), KEY, mark(7), into, Partial(), threading.Event())
+    assert content(into) == data
+    node.pier.close()
+
+
+@pytest.mark.parametrize("who", ["ours/operator", "ours/submitter", "ours/coordinator", "theirs/agent", ""])
+def test_nobody_else_is_let_in_whatever_the_token(certificates: Path, who: str) -> None:
+    node = Node(partial(agent_context, certificates / "ours" / "agent"))
+    with pytest.raises((Denied, OSError)):
+        push(node, sealed(mark(7)), secure=partial(agent_context, certificates / who) if who else None)
+    visitors_gone()
+    assert node.steps() == []
+    node.pier.close()
+
+
+def test_an_agent_believes_no_other_node_either(certificates: Path) -> None:
+    node = Node(partial(agent_context, certificates / "theirs" / "agent"))
+    with pytest.raises((Denied, OSError)):
+        push(node, sealed(mark(7)), secure=partial(agent_context, certificates / "ours" / "agent"))
+    node.pier.close()
