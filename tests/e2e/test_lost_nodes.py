@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from e2e.harness import Cluster, Job, Undisturbed, check_exact, cluster, environment
+from e2e.harness import SHARDED, Cluster, Job, Undisturbed, check_exact, cluster, environment, submit_split
 
 STEPS = 60
 EVERY_STEP = 1000.0
 """A budget that pays for a snapshot after each."""
-SHARDED = Path(__file__).parent / "scripts" / "sharded.py"
 
 
 @pytest.fixture
@@ -73,18 +72,35 @@ def test_the_only_node_is_lost(own: Cluster, undisturbed: Undisturbed) -> None:
 
 
 def test_a_split_model_whose_only_node_is_lost(own: Cluster, sharded: dict[str, Any]) -> None:
-    job = own.submit(
-        ["--steps", str(STEPS), "--pace", "0.02"],
-        size=2,
-        size_min=2,
-        script=SHARDED,
-        replica={"shard": 2},
-        replica_size=2,
-        snapshot_budget=EVERY_STEP,
-    )
+    training = ("--steps", str(STEPS), "--pace", "0.02")
+    job = submit_split(own, SHARDED, {"shard": 2}, *training, replicas=1, snapshot_budget=EVERY_STEP)
     step = backed_up(job, 4)
     own.power_off(node_of(job))
     finish(job, sharded, 2, step, "peer")
+
+
+def test_one_of_two_nodes_of_a_split_model_is_lost(
+    tmp_path_factory: pytest.TempPathFactory,
+    templates: Path,
+    sharded: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other has newer snapshots of its own part, which are of no use: both begin with what both have."""
+    monkeypatch.setenv("UNICORN_DOMAIN", "rack")
+    with cluster(tmp_path_factory.mktemp("rack"), templates, nodes=3, settings=SOON) as rack:
+        job = submit_split(
+            rack,
+            SHARDED,
+            {"shard": 2},
+            *("--steps", str(STEPS), "--pace", "0.02"),
+            replicas=1,
+            replica_within="domain",
+            snapshot_budget=EVERY_STEP,
+        )
+        step = backed_up(job, 4)
+        assert rack.job(job.name).backup_note == "all parts: its copy is in the same failure domain rack"
+        rack.power_off(next(w.node for w in rack.job(job.name).workers if w.worker == f"{job.name}/0.0"))
+        finish(job, sharded, 2, step, "peer")
 
 
 def test_the_node_with_the_copies_is_lost_and_then_the_other(own: Cluster, undisturbed: Undisturbed) -> None:
