@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from unicorn_mgr.cli.common import Client, Unreachable
 from unicorn_mgr.cli.local import LocalCluster, running
 from unicorn_mgr.cli.run import parse_drill, passed_environment
 from unicorn_mgr.coordinator.store import load_event
-from unicorn_mgr.model import JobSpec
+from unicorn_mgr.model import JobSpec, WorkerName
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 SHARDED = SCRIPT.with_name("sharded.py")
@@ -296,6 +296,16 @@ def cluster(
 def is_stopped(pid: int) -> bool:
     """It stands still by a signal."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def kill_together(job: Job, step: int, seats: Sequence[int]) -> None:
+    """Workers that drills stop in this step die before any other has been dealt what was theirs."""
+    job.wait_step(step - 1)
+    workers = {WorkerName.parse(w.worker).seat: w.pid for w in job.cluster.job(job.name).workers}
+    pids = [workers[seat] for seat in seats]
+    job.cluster.wait_for("they stand still", lambda _: all(map(is_stopped, pids)))
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def _is_running(pid: int) -> bool:

@@ -20,6 +20,7 @@ from e2e.harness import (
     cluster,
     finish,
     is_stopped,
+    kill_together,
     submit_split,
 )
 
@@ -35,8 +36,9 @@ EVERY_STEP = 1000.0
 @pytest.mark.parametrize("place", ["compute", "in_reduce", "optimizer", "memory"])
 def test_all_workers_at_once(shared: Cluster, undisturbed: Undisturbed, place: str) -> None:
     """In the middle of a copy, too: the other buffer has the step before."""
-    drills = tuple(f"{seat}.0:kill:8:{place}" for seat in range(3))
+    drills = tuple(f"{seat}.0:stop:8:{place}" for seat in range(3))
     job = shared.submit(["--steps", str(STEPS), "--pace", "0.02"], drills=drills, snapshot_budget=EVERY_STEP)
+    kill_together(job, 8, range(3))
     finish(job, undisturbed, STEPS, 3)
     check_restored(job, 8)
 

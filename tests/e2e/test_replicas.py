@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from e2e.harness import (
     cluster,
     distance,
     is_stopped,
+    kill_together,
     submit_split,
 )
 
@@ -100,8 +102,7 @@ def test_two_replicas_at_once(eight: Cluster, alone: dict[str, Any]) -> None:
 @pytest.mark.parametrize("place", ["compute", "memory"])
 def test_all_parts_of_all_replicas_at_once(eight: Cluster, alone: dict[str, Any], place: str) -> None:
     """The state is in memory, in parts: both halves of one step are taken up again."""
-    drills = tuple(f"{seat}.0:kill:6:{place}" for seat in range(4))
-    job = submit(eight, {"shard": 2}, 2, drills, snapshot_budget=1000.0)
+    job = killed_together(eight, (0, 1, 2, 3), place)
     job.hurry_when_whole(4)
     assert job.wait().exit_code == 0, eight.logs()
     check_exact(job, alone, 4)
@@ -111,14 +112,20 @@ def test_all_parts_of_all_replicas_at_once(eight: Cluster, alone: dict[str, Any]
 @pytest.mark.parametrize("seats", [(0, 2), (0, 3)])
 def test_every_replica_loses_a_part(eight: Cluster, alone: dict[str, Any], seats: tuple[int, ...]) -> None:
     """All holders of one part, or one of each: nobody moves anything, each takes up what its node has."""
-    drills = tuple(f"{seat}.0:kill:6:compute" for seat in seats)
-    job = submit(eight, {"shard": 2}, 2, drills, snapshot_budget=1000.0)
+    job = killed_together(eight, seats, "compute")
     job.hurry_when_whole(4)
     assert job.wait().exit_code == 0, eight.logs()
     check_exact(job, alone, 4)
     check_restored(job, 6)
     parts = [s for i in eight.incidents(job.name) for s in i.sources]
     assert {(s.position, s.source, s.workers) for s in parts} == {(0, "memory", 2), (1, "memory", 2)}
+
+
+def killed_together(cluster: Cluster, seats: Sequence[int], place: str) -> Job:
+    drills = tuple(f"{seat}.0:stop:6:{place}" for seat in seats)
+    job = submit(cluster, {"shard": 2}, 2, drills, snapshot_budget=1000.0)
+    kill_together(job, 6, seats)
+    return job
 
 
 def test_what_two_lost_nodes_leave_is_put_together(
