@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from unit.test_core_planning import Planned
+from unit.test_core_planning import Planned, in_time
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.planning import Planner
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.planner.choices import sizes_of
-from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.problem import Plan
 from unicorn_mgr.planner.sizing import sized
 from unicorn_mgr.planner.table import Foreseen, Table
@@ -33,7 +32,7 @@ class Foreseeing(Planned):
         assert self.asked(), "nothing has happened"
         found = self.planner._looked_up(self.core.problem)
         assert found is not None, "it was not foreseen"
-        fresh = plan(self.core.problem, 10.0)
+        fresh = in_time(self.core.problem)
         assert (found.seats, found.reasons, found.value) == (fresh.seats, fresh.reasons, fresh.value)
         assert found.rung == "table"
         self.answer()
