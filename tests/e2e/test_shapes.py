@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harness import PIPELINED, SHARDED, Cluster, Job, Undisturbed, check_counted_once, check_exact, cluster
+from e2e.harness import (
+    PIPELINED,
+    SHARDED,
+    Cluster,
+    Job,
+    Undisturbed,
+    check_counted_once,
+    check_exact,
+    check_restored,
+    cluster,
+)
 
 from unicorn_mgr import messages
 from unicorn_mgr.model import ReplicaShape
@@ -33,7 +43,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterato
         yield found
 
 
-def submit(cluster: Cluster, store: Path, drills: tuple[str, ...] = ()) -> Job:
+def submit(cluster: Cluster, store: Path, drills: tuple[str, ...] = (), every: int = 4, **spec: Any) -> Job:
     return cluster.submit(
         ["--steps", str(STEPS), "--axes", "shard", "--pace", "0.05"],
         size=4,
@@ -44,8 +54,9 @@ def submit(cluster: Cluster, store: Path, drills: tuple[str, ...] = ()) -> Job:
         replica_size=4,
         shapes=(ReplicaShape(FOUR), ReplicaShape(TWO)),
         checkpoint_url=str(store),
-        checkpoint_every_steps=4,
+        checkpoint_every_steps=every,
         checkpoint_keep=20,
+        **spec,
     )
 
 
@@ -131,3 +142,16 @@ def test_a_pipeline_that_becomes_none(uneven: Cluster, undisturbed: Undisturbed,
     uneven.command(messages.DegradeNode(LARGE, slots="4"))
     computed = Counter((step, number) for _, step, number, rehearsal in job.records() if not rehearsal)
     assert set(computed.values()) == {1}
+
+
+def test_what_the_old_shape_has_left_in_memory(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """It loses a worker before anything is stored: the new shape begins with the snapshots of all four."""
+    uneven.command(messages.DrainNode(SMALL))
+    job = submit(uneven, tmp_path / "store", drills=("2.0:kill:8:snapshot",), every=100, snapshot_budget=1000.0)
+    begun_in_four(job, 8)
+    uneven.command(messages.DegradeNode(LARGE, slots="2"))
+    ends_in_two(job, alone, 2)
+    uneven.command(messages.DegradeNode(LARGE, slots="4"))
+    uneven.command(messages.UndrainNode(SMALL))
+    check_restored(job, 8)
+    check_counted_once(job, STEPS)

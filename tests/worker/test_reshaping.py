@@ -6,6 +6,7 @@ Models are split by torch's own functions over a process group that is none: a r
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,19 +24,28 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from worker.checkpoints import MARKS, Bench
+from worker.checkpoints import EPOCH, MARKS, MODEL, Bench
 from worker.test_bad_checkpoints import DAMAGES
 from worker.test_parts import Split, folder_of
 
+from unicorn_mgr.messages import Attached
+from unicorn_mgr.model import NO_STATE, Holdings, Lineage, Mark
+from unicorn_mgr.seal import find
 from unicorn_mgr.worker import restoring
+from unicorn_mgr.worker.drills import Drills
+from unicorn_mgr.worker.exchange import Broken
 from unicorn_mgr.worker.folder import Extent, load_tensor
+from unicorn_mgr.worker.loop import Origin
+from unicorn_mgr.worker.memory import Files, Memory
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.sharding import as_part_of
 from unicorn_mgr.worker.siblings import place_of
+from unicorn_mgr.worker.snapshot import Buffer, Draft
 from unicorn_mgr.worker.state import Progress
 
 pytestmark = MARKS
 
+FOUR = {"shard": 4}
 SHAPES: list[dict[str, int]] = [
     {},
     {"shard": 2},
@@ -302,3 +312,89 @@ def test_a_model_of_another_size_is_one_clear_line(tmp_path: Path, here: dict[st
     written.store(1)
     with pytest.raises(MistakeError, match=r"model\.out\.weight: \(7, 14\) in the state, \(7, 10\) here"):
         Shaped(str(tmp_path), here).find()
+
+
+# -- what they have left in memory ----------------------------------------------------------
+
+
+@pytest.fixture
+def files() -> Iterator[list[int]]:
+    made = [os.memfd_create(f"slot {slot}") for slot in range(4)]
+    yield made
+    for file in made:
+        os.close(file)
+
+
+def leave_behind(files: list[int], written: Shaped, step: int, committed: int = 0) -> Mark:
+    """Each worker's snapshot of a step, which one of them knows to be committed."""
+    mark = Mark(step, Lineage(0, EPOCH))
+    for position, (file, bench) in enumerate(zip(files, written.benches, strict=True)):
+        written.fill(position, step)
+        of = {"job": "job", "position": position, "axes": FOUR, "model": list(MODEL.values())}
+        buffer, draft = Buffer(file), Draft(mark, of, bench.packed(step))
+        buffer.make_room(draft)
+        buffer.write(draft, lambda: None)
+        buffer.seal()
+        if position == committed:
+            buffer.commit()
+    return mark
+
+
+def memories(fresh: Shaped, files: list[int]) -> list[Memory]:
+    found = []
+    for bench in fresh.benches:
+        made = Memory(Attached(job_id="job"), Files(found=tuple(files)), bench.checkpointer._siblings, Drills())
+        made.set_fingerprint(MODEL)
+        found.append(made)
+    return found
+
+
+@pytest.mark.parametrize("here", SHAPES, ids=name_of)
+def test_what_another_shape_has_left_in_memory_is_read_as_well(
+    tmp_path: Path, files: list[int], here: dict[str, int]
+) -> None:
+    mark = leave_behind(files, Shaped(str(tmp_path), FOUR), 3)
+    fresh = Shaped(str(tmp_path), here)
+    kept = memories(fresh, files)
+    offered = [memory.offer(Holdings()) for memory in kept]
+    if here == FOUR:
+        assert [of.snapshots for of in offered] == [(mark,)] * 4
+        assert [of.committed for of in offered] == [(mark,), (), (), ()]
+    else:
+        assert offered == [Holdings(NO_STATE, snapshots=(mark,), committed=(mark,))] * len(kept)
+    for memory, bench in zip(kept, fresh.benches, strict=True):
+        assert memory.load(bench.replica, mark) == Origin(Progress(3, -1, 0), 0, "memory")
+    fresh.check(3)
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_without_a_part_there_is_none(tmp_path: Path, files: list[int], lost: int) -> None:
+    leave_behind(files, Shaped(str(tmp_path), FOUR), 3)
+    os.ftruncate(files[lost], 0)
+    (memory,) = memories(Shaped(str(tmp_path), {}), files)
+    assert memory.offer(Holdings()).snapshots == ()
+
+
+def test_parts_of_different_steps_are_none(tmp_path: Path, files: list[int]) -> None:
+    written = Shaped(str(tmp_path), FOUR)
+    leave_behind(files, written, 3)
+    other = [os.dup(files[0]), *(os.memfd_create("elsewhere") for _ in range(3))]
+    leave_behind(other, written, 4)
+    for file in other:
+        os.close(file)
+    (memory,) = memories(Shaped(str(tmp_path), {}), files)
+    assert memory.offer(Holdings()).snapshots == ()
+
+
+def test_a_damaged_part_is_offered_once(tmp_path: Path, files: list[int]) -> None:
+    mark = leave_behind(files, Shaped(str(tmp_path), FOUR), 3)
+    damaged = find(files[2])
+    assert damaged is not None
+    (byte,) = os.pread(files[2], 1, damaged.body_at)
+    os.pwrite(files[2], bytes([byte ^ 1]), damaged.body_at)
+    fresh = Shaped(str(tmp_path), {})
+    (memory,) = memories(fresh, files)
+    assert memory.offer(Holdings()).snapshots == (mark,)
+    with pytest.raises(Broken, match="its body is not as it was written"):
+        memory.load(fresh.benches[0].replica, mark)
+    assert memory.offer(Holdings()).snapshots == ()

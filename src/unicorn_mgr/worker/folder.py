@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from unicorn_mgr.worker.attempts import one_line
 from unicorn_mgr.worker.checksum import checksum
-from unicorn_mgr.worker.state import Packed
+from unicorn_mgr.worker.state import Packed, outlined
 from unicorn_mgr.worker.storage import StorageError, plain_name
 
 # It says so at every save and load, and that is what is wanted here.
@@ -82,10 +82,8 @@ def read_index(data: bytes) -> Index:
     with _intact():
         read = json.loads(data)
         extents = tuple(Extent(name, plain_name(file), *at) for name, file, *at, _, _ in read["tensors"])
-        tensors = (
-            torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for *_, dtype, shape in read["tensors"]
-        )
-        return Index(Packed(read["skeleton"], tuple(e.name for e in extents), tuple(tensors)), extents)
+        packed = outlined(read["skeleton"], ((name, dtype, shape) for name, *_, dtype, shape in read["tensors"]))
+        return Index(packed, extents)
 
 
 def load_folder(folder: Path) -> Packed:

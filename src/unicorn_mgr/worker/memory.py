@@ -12,7 +12,8 @@ Where they are found: `Files.found` is all memory in which snapshots of this job
 node, whoever took them; what other nodes have of this worker's part its agent has asked them
 before it was started, and brings into the worker's own memory once it has been chosen.  Each
 worker without state publishes what it can read or have brought; `deal` finds the newest committed
-step of which every part is with somebody.
+step of which every part is with somebody.  What a replica of another shape has left is
+read by those of this one, if all of it is on their node.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,9 +41,10 @@ from unicorn_mgr.worker.errands import Errands
 from unicorn_mgr.worker.exchange import Broken
 from unicorn_mgr.worker.loop import Origin
 from unicorn_mgr.worker.replica import Replica
+from unicorn_mgr.worker.reshaping import reshaped
 from unicorn_mgr.worker.siblings import Siblings
-from unicorn_mgr.worker.snapshot import Buffer, Draft, load
-from unicorn_mgr.worker.state import Packed, Progress, StateError
+from unicorn_mgr.worker.snapshot import Buffer, Draft, load, outline
+from unicorn_mgr.worker.state import Packed, Progress, ReplicaState, StateError, Tree, unpack
 from unicorn_mgr.worker.training import Checkpoints
 
 SNAPSHOTS = "UNICORN_SNAPSHOT_FDS"
@@ -104,7 +107,8 @@ class Memory:
         self, welcome: Attached, files: Files, siblings: Siblings, drills: Drills, errands: Errands | None = None
     ) -> None:
         place = siblings.place
-        self._of: dict[str, Any] = {"job": welcome.job_id, "position": place.position, "axes": dict(place.axes)}
+        self._shape: dict[str, Any] = {"position": place.position, "axes": dict(place.axes)}
+        self._of: dict[str, Any] = {"job": welcome.job_id, **self._shape}
         self._bytes_max = welcome.snapshot_bytes
         self._files = files
         self._siblings = siblings
@@ -118,6 +122,8 @@ class Memory:
         self._taken = self._due = -1
         self._on, self._begun = True, False
         self._readable: dict[Mark, list[Snapshot]] = {}
+        self._parts: dict[Mark, list[Snapshot]] = {}
+        """By position, what workers of a replica of another shape have left, where that is all of it."""
         self._refused: set[tuple[int, Mark]] = set()
 
     def set_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
@@ -246,24 +252,32 @@ class Memory:
         """Holdings of a worker without state, with the snapshots that it can read."""
         self._sealed()
         committed: dict[Mark, None] = {}
-        self._readable = {}
+        self._readable, parts = {}, defaultdict[Mark, dict[int, Snapshot]](dict)
         for file in dict.fromkeys((*self._files.own, *self._files.found)):
             found = self._read(file)
-            if found is not None and found.of == self._of:
+            if found is None or found.of | self._shape != self._of:
+                continue
+            if found.of == self._of:
                 self._readable.setdefault(found.mark, []).append(found)
-                committed |= {found.mark: None} if found.committed else {}
+            elif found.of["axes"] != self._of["axes"]:
+                parts[found.mark][found.of["position"]] = found
+            else:
+                continue  # another worker's of this shape
+            committed |= {found.mark: None} if found.committed else {}
+        self._parts = {mark: [of[p] for p in sorted(of)] for mark, of in parts.items() if _are_all(of.values())}
         elsewhere = self._elsewhere()
         committed |= {mark: None for mark, is_committed in elsewhere.items() if is_committed}
+        here = (*self._readable, *self._parts)
         return replace(
             holdings,
-            snapshots=tuple(self._readable),
+            snapshots=here,
             committed=tuple(committed),
-            elsewhere=tuple(mark for mark in elsewhere if mark not in self._readable),
+            elsewhere=tuple(mark for mark in elsewhere if mark not in here),
         )
 
     def has(self, mark: Mark) -> bool:
         """Whether it has been offered."""
-        return mark in self._readable or mark in self._elsewhere()
+        return mark in self._readable or mark in self._parts or mark in self._elsewhere()
 
     def _elsewhere(self) -> Mapping[Mark, bool]:
         return self._errands.elsewhere if self._errands is not None else {}
@@ -283,16 +297,17 @@ class Memory:
         Raises `Broken`, and `Overtaken` while it is brought from another node; then what is in place may be torn.
         """
         why, source = "there is none any more", "memory"
-        if mark not in self._readable:
+        if mark not in self._readable and mark not in self._parts:
             self._bring(mark)
             source = "peer"
-        for found in self._readable[mark]:
+        whole = [[found] for found in self._readable.get(mark, ())]
+        for parts in [*whole, *([self._parts[mark]] if mark in self._parts else [])]:
             try:
-                progress = replica.state.adopt(load(found, replica.state.homes()))
+                progress = replica.state.adopt_tree(self._tree(parts, replica.state))
             except (Torn, StateError) as damaged:
                 why = str(damaged)
                 sys.stderr.write(f"unicorn: the snapshot of step {mark.step} in memory is not used: {why}\n")
-                self._refused.add((found.file, mark))
+                self._refused |= {(found.file, mark) for found in parts}
             else:
                 return Origin(progress, progress.generation, source)
         raise Broken(f"the snapshot of step {mark.step} in memory: {why}")
@@ -310,6 +325,17 @@ class Memory:
         if found is None or found.mark != mark or found.of != self._of:
             raise Broken(f"the snapshot of step {mark.step} from another node is torn, or of something else")
         self._readable[mark] = [found]
+
+    def _tree(self, parts: Sequence[Snapshot], state: ReplicaState) -> Tree:
+        """This worker's state, from its own snapshot or from all parts of a replica of another shape."""
+        if parts[0].of == self._of:
+            return unpack(load(parts[0], state.homes()))
+
+        def read(position: int, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
+            part = load(parts[position], {})
+            return ((name, t) for name, t in zip(part.names, part.tensors, strict=True) if name in names)
+
+        return reshaped([outline(part) for part in parts], parts[0].of["axes"], read, self._siblings.place, state)
 
 
 class Nearest:
@@ -354,6 +380,11 @@ class WithMemory:
         """Each as often as it is due."""
         self._memory.at_head(engine)
         self._checkpoints.at_head(engine)
+
+
+def _are_all(parts: Collection[Snapshot]) -> bool:
+    """Of every position of their replica there is one."""
+    return all(len(parts) == math.prod(part.of["axes"].values()) for part in parts)
 
 
 def _on_host(packed: Packed) -> bool:

@@ -37,7 +37,7 @@ from unicorn_mgr.seal import (
 )
 from unicorn_mgr.worker.checksum import checksum
 from unicorn_mgr.worker.exchange import Landing
-from unicorn_mgr.worker.state import Packed
+from unicorn_mgr.worker.state import Packed, outlined
 
 _SLACK_BYTES = 64 << 10
 """The text's length varies a little from step to step."""
@@ -111,6 +111,12 @@ class Buffer:
         self.mark = self._memory = None
         self._written = Packed("", (), ())
         os.ftruncate(self.file, 0)
+
+
+def outline(snapshot: Snapshot) -> Packed:
+    """What is in it, without its bytes."""
+    said = snapshot.text
+    return outlined(said["skeleton"], ((name, dtype, shape) for name, dtype, shape, _ in said["tensors"]))
 
 
 def load(snapshot: Snapshot, homes: Mapping[str, torch.Tensor]) -> Packed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,6 +66,12 @@ class Packed:
         """64 bits that depend on everything in it."""
         text = torch.frombuffer(bytearray(self.skeleton.encode()), dtype=torch.uint8)
         return checksum((text, *self.tensors))
+
+
+def outlined(skeleton: str, kinds: Iterable[tuple[str, str, Sequence[int]]]) -> Packed:
+    """A state of tensors without memory: of each its name, dtype and shape."""
+    found = [(name, torch.empty(shape, dtype=getattr(torch, dtype), device="meta")) for name, dtype, shape in kinds]
+    return Packed(skeleton, tuple(name for name, _ in found), tuple(tensor for _, tensor in found))
 
 
 # -- trees to skeletons and back ------------------------------------------------------------
