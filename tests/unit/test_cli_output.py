@@ -245,10 +245,10 @@ def test_an_incident_tells_of_each_part_where_it_has_come_from(shown: Shown) -> 
     told = (m.StateSource(0, "memory", 2, 3_000_000, 0.25), m.StateSource(1, "live", 1, 1_500_000, 0.5))
     show_story(m.IncidentStory(m.IncidentView("inc-7", job="gpt", opened_at=1.0, source="memory", sources=told)))
     lines = shown()
-    assert "state from snapshots in a node's memory" in lines
+    assert "state from snapshots in memory of the workers' own nodes" in lines
     at = lines.index("where state has come from")
     assert lines[at + 1 : at + 3] == [
-        "  part 1 of 2: snapshots in a node's memory: 2 workers, 3.0 MB, 0.250 s",
+        "  part 1 of 2: snapshots in memory of the workers' own nodes: 2 workers, 3.0 MB, 0.250 s",
         "  part 2 of 2: a live replica: 1 worker, 1.5 MB, 0.500 s",
     ]
 
