@@ -33,17 +33,21 @@ def test_so_do_all_processes_of_a_gang_that_fail_alike(world: World) -> None:
     assert (world.job().over, world.job().exit_code) == (True, 3)
 
 
+@pytest.mark.parametrize("failing", [(1,), (0, 1)])
 @pytest.mark.parametrize(("code", "expected"), [(3, 3), (-9, 1)])
-def test_a_gang_of_which_one_fails_is_begun_anew_three_times(world: World, code: int, expected: int) -> None:
+def test_a_gang_that_fails_in_part_is_begun_anew_three_times(
+    world: World, code: int, expected: int, failing: tuple[int, ...]
+) -> None:
+    """However many of it fail each time."""
     world.submit()
     starts = 0
     while not world.job().over:
         names = start(world)
         assert len(names) == 3
         starts += 1
-        world.tell(e.WorkerExited(m.Exited(names[1], code)))
+        world.tell(*(e.WorkerExited(m.Exited(names[i], code)) for i in failing))
         world.wait(0.2)
-        world.tell(*(e.WorkerExited(m.Exited(name, -15)) for name in (names[0], names[2])))
+        world.tell(*(e.WorkerExited(m.Exited(names[i], -15)) for i in range(3) if i not in failing))
         world.wait(1.0)
     assert starts == 1 + world.settings.gang_restarts_max
     assert world.job().exit_code == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.state import Death, Job
+from unicorn_mgr.model import WorkerName
 
 
 def recent(c: Context, job: Job) -> list[Death]:
@@ -15,7 +16,9 @@ def recent(c: Context, job: Job) -> list[Death]:
 def spent(c: Context, job: Job) -> str:
     """Why the job is not restarted any more; empty while it may be."""
     limit = job.spec.restarts_max or (c.settings.gang_restarts_max if job.gang else c.settings.restarts_max)
-    count = len(recent(c, job))
+    found = recent(c, job)
+    # Of processes that live and die together several may fail, one sooner than the other: that is one failure.
+    count = len({WorkerName.parse(d.worker).incarnation for d in found}) if job.gang else len(found)
     if count <= limit:
         return ""
     newest = job.deaths[-1]
