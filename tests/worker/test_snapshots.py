@@ -346,6 +346,16 @@ def test_two_take_turns(files: tuple[int, int]) -> None:
     assert here.offer(Holdings()).committed == (mark(3),)
 
 
+def test_a_state_that_most_do_not_have_is_left_to_nobody(files: tuple[int, int]) -> None:
+    here = writer(files)
+    train(here, range(5))
+    loop: Any = Loop(model(), 1.0)
+    here.disown(loop)
+    train(here, range(5, 7))
+    assert writer(files).offer(Holdings()).snapshots == ()
+    assert [told.reason for told in loop.told] == ["its parameters differ from those of most replicas"]
+
+
 def test_a_successor_first_writes_over_what_does_not_count(files: tuple[int, int]) -> None:
     """It inherits step 3, which is committed, and step 4, which is not."""
     train(writer(files), range(5))

@@ -230,7 +230,11 @@ class Job:
             for keeper in keepers:
                 keeper.committed(step)
 
-        engine.on_commit = committed
+        def disowned() -> None:
+            if memory is not None:
+                memory.disown(engine)
+
+        engine.on_commit, engine.on_disowned = committed, disowned
         engine.opened.tells = pipeline.tells
         return Training(engine, _Entry(self, engine, metrics, keepers), stores, pipeline)
 

@@ -19,7 +19,7 @@ of it (`_carry_out`), at once inside a step, or at the next head if it is late.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from unicorn_mgr.model import INITIAL, NO_STATE, Epoch, Holdings, WorkerName
 from unicorn_mgr.phases import Phase
@@ -33,7 +33,7 @@ from unicorn_mgr.worker.loop import Founder, FreshStartNeeded, LoopSettings
 from unicorn_mgr.worker.membership import Formation, Membership
 from unicorn_mgr.worker.opened import Opened
 from unicorn_mgr.worker.replica import Replica
-from unicorn_mgr.worker.reports import Reports
+from unicorn_mgr.worker.reports import Reports, odd_among
 from unicorn_mgr.worker.shares import Owners, Turn, next_share, turns
 from unicorn_mgr.worker.siblings import Siblings
 from unicorn_mgr.worker.source import Endless
@@ -77,6 +77,7 @@ class Engine:
         """Why this process can't go on, if it can't."""
         self.count: int | None = None
         self.on_commit: Callable[[int], None] = lambda _: None
+        self.on_disowned: Callable[[], None] = lambda: None
         self.watch = Stopwatch()
         self.reports = Reports(membership)
         self._siblings = siblings
@@ -279,12 +280,19 @@ class Engine:
         if totals.stop:
             self.ends_after = self.step
         self._commit(self.step - 1)
-        if len(set(totals.checksums.values())) > 1 and self.place.position == 0:
-            self.reports.checksums(self.step, totals.checksums, self.place.size)
+        if len(set(totals.checksums.values())) > 1:
+            self._differ(odd_among(totals.checksums))
         self._turn_over = True
         self.ring.step = self.step
         self.ring.write(Phase.UPDATE)
         self.drills.reach("optimizer", self.step)
+
+    def _differ(self, odd: Collection[int]) -> None:
+        """Replicas have different parameters; these are not what most have."""
+        if self.place.position == 0:
+            self.reports.checksums(self.step, odd, self.place.size)
+        if WorkerName.parse(self._formation().me).seat // self.place.size in odd:
+            self.on_disowned()
 
     def _close(self) -> bool:
         """The closing collective; False if a newer epoch was heard first."""

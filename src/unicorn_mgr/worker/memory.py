@@ -153,6 +153,12 @@ class Memory:
         if self._errands is not None:
             self._errands.committed(step)
 
+    def disown(self, engine: Engine) -> None:
+        """This replica's state is not what most have: whoever comes in its place must not begin with it."""
+        if self._on:
+            self._sealed()
+            self._turn_off(engine, "its parameters differ from those of most replicas")
+
     def _is_due(self, step: int, step_seconds: float) -> bool:
         """All workers of the replica find the same: the slowest of them decides."""
         since = step - self._taken

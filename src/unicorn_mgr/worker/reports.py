@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from unicorn_mgr.messages import ChecksumsDiffer, Resumed, Symptom
 from unicorn_mgr.model import INITIAL, Epoch, WorkerName
 from unicorn_mgr.worker.membership import Formation, Membership
@@ -61,15 +63,19 @@ class Reports:
         )
         self.source, self.state_bytes = "own", 0
 
-    def checksums(self, step: int, checksums: dict[int, int], replica: int = 1) -> None:
+    def checksums(self, step: int, odd: Collection[int], replica: int = 1) -> None:
         """Parameters differ between replicas, of so many workers: name the minority, if there is a majority."""
         formation = self._membership.formation
         if formation is None or formation.rank != 0:
             return
-        sums = list(checksums.values())
-        common = max(set(sums), key=sums.count)
-        minority: tuple[str, ...] = ()
-        if sums.count(common) * 2 > len(sums):
-            odd = {number for number, value in checksums.items() if value != common}
-            minority = tuple(m for m in formation.members if WorkerName.parse(m).seat // replica in odd)
+        minority = tuple(m for m in formation.members if WorkerName.parse(m).seat // replica in odd)
         self._membership.tell(ChecksumsDiffer(formation.epoch, step, minority))
+
+
+def odd_among(checksums: Mapping[int, int]) -> set[int]:
+    """Replicas whose checksum is not that of most; none if no checksum is."""
+    sums = list(checksums.values())
+    common = max(set(sums), key=sums.count)
+    if sums.count(common) * 2 <= len(sums):
+        return set()
+    return {number for number, value in checksums.items() if value != common}
