@@ -397,7 +397,7 @@ def test_after_a_backward_that_raised_this_worker_reduces_nothing() -> None:
     step = bench.begin()
     step.next()
     with pytest.raises(RuntimeError, match="backward explodes"):
-        step.backward(_Explodes.apply(bench.loss()))  # type: ignore[no-untyped-call]
+        step.backward(_Explodes.apply(bench.loss()))  # type: ignore[no-untyped-call]  # torch's
     with pytest.raises(LoopError, match="backward of micro-batch 0 in step 0 raised; this worker can't go on"):
         step.next()
 
@@ -411,8 +411,8 @@ def test_a_job_given_up_during_backward_is_stored_at_the_next_call(tmp_path: Pat
     membership = Clustered(link, "127.0.0.1", RingWriter(bytearray(SIZE_BYTES)), Drills())
     bench = Bench(membership)
     stored: list[int] = []
-    bench.training._checkpoints.rescue = lambda engine: stored.append(engine.applied)  # type: ignore[method-assign]
-    bench.training._entry.enter = lambda: None  # type: ignore[method-assign]
+    bench.training._checkpoints.rescue = lambda engine: stored.append(engine.applied)  # type: ignore[method-assign]  # stands in
+    bench.training._entry.enter = lambda: None  # type: ignore[method-assign]  # stands in
     bench.whole_step()
     step = bench.begin()
     for _ in range(MICRO_BATCHES):
@@ -447,7 +447,7 @@ def test_a_second_gradient_after_a_launch_is_noticed() -> None:
 
     def all_micro_batches() -> None:
         while (number := step.next()) is not None:
-            step.backward(Again.apply(bench.loss(number)))  # type: ignore[no-untyped-call]
+            step.backward(Again.apply(bench.loss(number)))  # type: ignore[no-untyped-call]  # torch's
 
     with pytest.raises(LoopError, match=r"got a second gradient in one backward.*job.train\(overlap=False\)"):
         all_micro_batches()

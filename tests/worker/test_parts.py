@@ -223,7 +223,7 @@ def test_what_is_not_seen_from_everywhere_is_not_taken(url: str, position: int) 
     fresh = Split(url)
     storage = fresh.benches[position].checkpointer._storage
     late = [(name, m) for name, m in storage.manifests() if isinstance(m, Manifest) and m.step == 1]
-    storage.manifests = lambda: iter(late)  # type: ignore[method-assign]
+    storage.manifests = lambda: iter(late)  # type: ignore[method-assign]  # a late look
     assert fresh.find() == [(Progress(1, -1, 0), 0)] * 2
     assert [weight(bench) for bench in fresh.benches] == [10, 11]
 

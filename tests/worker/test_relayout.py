@@ -212,7 +212,7 @@ def test_placements_mean_what_torch_means(name: str, rows: int, columns: int) ->
     shape = (2 * rows, columns)  # torch itself can't tell what FSDP2 has made of uneven chunks
     sizes = {1: (3,), 2: (3, 2), 3: (2, 3, 2)}[len(placements)]
     for coordinate in np.ndindex(*sizes):
-        cuts = [Cut(placements[a].dim, sizes[a], coordinate[a]) for a in order]  # type: ignore[attr-defined]
+        cuts = [Cut(placements[a].dim, sizes[a], coordinate[a]) for a in order]  # type: ignore[attr-defined]  # all of them cut
         box = box_after(shape, cuts)
         lengths, at = torch_says(shape, sizes, list(coordinate), placements)
         assert box.lengths == tuple(lengths)

@@ -356,7 +356,7 @@ def test_homes_are_filled_in_place() -> None:
     one_step(net, optimizer, 0)
     replica = ReplicaState(net, [optimizer], {})
     homes = replica.homes()
-    assert homes["model.0.weight"].data_ptr() == net[0].weight.data_ptr()  # type: ignore[index]
+    assert homes["model.0.weight"].data_ptr() == net[0].weight.data_ptr()  # type: ignore[index]  # a Sequential's first is a layer
     moment = next(iter(optimizer.state.values()))["exp_avg"]
     assert moment.data_ptr() in {t.data_ptr() for t in homes.values()}
     assert all(name.startswith(("model.", "optimizer.")) for name in homes)

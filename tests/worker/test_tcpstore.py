@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
-from torch.distributed import DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # of torch's C++ half
 
 from unicorn_mgr.agent import tcpstore
 from unicorn_mgr.agent.tcpstore import StoreFront
@@ -37,7 +37,7 @@ class Servers:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.fronts = [StoreFront(f"job/{i}.0", lambda call, i=i: self._carry(call, i)) for i in range(2)]  # type: ignore[misc]
+        self.fronts = [StoreFront(f"job/{i}.0", lambda call, i=i: self._carry(call, i)) for i in range(2)]  # type: ignore[misc]  # a bound lambda
         for front in self.fronts:
             self._run(front.open())
 
@@ -164,7 +164,7 @@ def test_adding(servers: Servers) -> None:
 
 def test_many_add_at_once(servers: Servers, aside: Aside) -> None:
     clients = [servers.client(i % 2) for i in range(8)]
-    for added in [aside(lambda c=c: [c.add("count", 1) for _ in range(50)]) for c in clients]:  # type: ignore[misc]
+    for added in [aside(lambda c=c: [c.add("count", 1) for _ in range(50)]) for c in clients]:  # type: ignore[misc]  # a bound lambda
         added.result(20)
     assert servers.client().add("count", 0) == 400
 

@@ -104,7 +104,7 @@ def test_the_end_of_a_job_that_one_has_heard_of_ends_all_at_the_same_place(first
 
     late = threading.Thread(target=hear_late)
     late.start()
-    assert meeting.at_once([lambda u=unison: ends(u) for unison in both]) == [True, False]  # type: ignore[misc]
+    assert meeting.at_once([lambda u=unison: ends(u) for unison in both]) == [True, False]  # type: ignore[misc]  # a bound lambda
     late.join()
 
 
@@ -121,7 +121,7 @@ def test_a_replica_leaves_as_a_whole(asked: list[bool], excluded: list[bool], le
     """The epoch without it, which one has heard of, may have reached the other behind one with it."""
     hearings = [Hearing(asked=a, excluded=x) for a, x in zip(asked, excluded, strict=True)]
     meeting, both = replica(*hearings)
-    assert meeting.at_once([lambda u=unison: u.leave(4) for unison in both]) == [leaves] * 2  # type: ignore[misc]
+    assert meeting.at_once([lambda u=unison: u.leave(4) for unison in both]) == [leaves] * 2  # type: ignore[misc]  # a bound lambda
 
 
 @pytest.mark.parametrize("value", [300.0, 0.0001], ids=["large", "small"])

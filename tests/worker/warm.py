@@ -156,7 +156,7 @@ class Bench:
             self.requests[request["worker"]] = request
             return await spawn(request, *arguments)
 
-        host._templates.spawn = record  # type: ignore[method-assign, assignment]
+        host._templates.spawn = record  # type: ignore[method-assign, assignment]  # looks on
         return host
 
     def _hear(self, event: AgentEvent) -> None:

@@ -302,7 +302,7 @@ def play(
                 job._membership = world.seats[name]
                 if axes:
                     # How torch lays tensors out inside is not played, so `train` is to check nothing of it.
-                    job._axes, job._inside = {"played": len(axes)}, Together(world, name)  # type: ignore[assignment]
+                    job._axes, job._inside = {"played": len(axes)}, Together(world, name)  # type: ignore[assignment]  # played
                 try:
                     played.results[name] = script(job)
                 except DrillError:

@@ -127,7 +127,7 @@ def runtime_folder() -> Path:
     """Where sockets live: short, private, and gone after a restart of the machine."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     # Under /tmp its name can be guessed: so whose it is, is looked at below.
-    path = Path(base) / "unicorn" if base and len(base) < 40 else Path(f"/tmp/unicorn-{os.getuid()}")  # noqa: S108
+    path = Path(base) / "unicorn" if base and len(base) < 40 else Path(f"/tmp/unicorn-{os.getuid()}")  # noqa: S108 - see above
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid != os.getuid():
         raise Problem(f"runtime: {path}: it belongs to somebody else; set XDG_RUNTIME_DIR to a folder of your own")

@@ -108,7 +108,7 @@ def _stream(like: TextIO, number: int, name: str, mode: str) -> io.TextIOWrapper
     unbuffered = bool(asked or getattr(like, "write_through", False))
     bare = unbuffered and mode == "w"
     # The stream that is made of it closes it.
-    binary: Any = open(number, f"{mode}b", 0 if bare else -1, closefd=False)  # noqa: SIM115
+    binary: Any = open(number, f"{mode}b", 0 if bare else -1, closefd=False)  # noqa: SIM115 - see above
     (binary if bare else binary.raw).name = name
     by_line = mode == "w" and not unbuffered
     stream = io.TextIOWrapper(
