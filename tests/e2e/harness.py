@@ -167,9 +167,13 @@ class Cluster:
         drills: tuple[str, ...] = (),
         command: list[str] | None = None,
         script: Path = SCRIPT,
+        last_fault: int = 0,
         **spec: Any,
     ) -> Job:
-        """Submit the training script, or another command, and return at once."""
+        """Submit the training script, or another command, and return at once.
+
+        `last_fault` is the step of the last fault that the script does to itself; those of drills are known.
+        """
         name = f"job-{next(_names)}"
         out = self.folder / "out" / name
         gates = out / "gates"
@@ -192,7 +196,7 @@ class Cluster:
             messages.Submitted,
         )
         steps = [int(d.split(":")[2]) for d in drills if d.count(":") >= 2]
-        return Job(self, name, out, after=max(steps, default=0))
+        return Job(self, name, out, after=max([last_fault, *steps]))
 
 
 def environment() -> dict[str, str]:
@@ -222,7 +226,7 @@ class Job:
     name: str
     out: Path
     after: int = 0
-    """The step of its last drill."""
+    """The step of its last fault."""
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> Any:
         """Until it has ended; returns the JobEnded event."""

@@ -31,7 +31,7 @@ def test_a_worker_is_killed(shared: Cluster, undisturbed: Undisturbed, place: st
 
 
 def test_a_worker_is_killed_inside_the_optimizer(shared: Cluster, undisturbed: Undisturbed) -> None:
-    job = shared.submit(["--steps", str(STEPS), "--pace", "0.05", "--update-kill", "1:4"])
+    job = shared.submit(["--steps", str(STEPS), "--pace", "0.05", "--update-kill", "1:4"], last_fault=4)
     finish(job, undisturbed, STEPS, members=3)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from random import Random
 
+import pulp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,6 +80,20 @@ def test_the_whole_integer_programme_finds_it_too(solver: str, knapsack: Knapsac
     found = ilp.best_sizes(knapsack, PATIENT, solver)
     assert found.proven
     assert knapsack.value(found.chosen) == pytest.approx(brute_force(knapsack), abs=CLOSE)
+
+
+def test_cbc_does_not_take_its_parallel_code(tmp_path: Path) -> None:
+    """In which it sometimes stands still for ten seconds, whatever its limit."""
+    solver, log = ilp._solver("cbc", 10.0), tmp_path / "log"
+    solver.optionsDict["logPath"] = str(log)
+    programme = pulp.LpProblem("three_things", pulp.LpMaximize)
+    taken = [programme.add_variable(f"y{i}", 0, 1, pulp.LpBinary) for i in range(3)]
+    programme.setObjective(3 * taken[0] + 4 * taken[1] + 5 * taken[2])
+    programme.addConstraint(2 * taken[0] + 3 * taken[1] + 4 * taken[2] <= 5)
+    programme.solve(solver)
+    assert [y.value() for y in taken] == [1.0, 1.0, 0.0]
+    assert "Optimal solution found" in log.read_text()
+    assert "Thread" not in log.read_text()
 
 
 @given(knapsacks(jobs_max=30, size_max=12), st.floats(0, 1))

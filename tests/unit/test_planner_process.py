@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,43 @@ def test_a_process_that_hangs_is_ended_at_its_limit() -> None:
         assert await process.wait() == -signal.SIGKILL
 
     run(test, limit=0.2)
+
+
+STUCK = """#!/bin/sh
+sleep 1000 &
+echo $! > "$TMPDIR/model.mps"
+cp "$TMPDIR/model.mps" {told}
+echo "$TMPDIR" >> {told}
+echo ready
+wait
+"""
+"""A planner whose solver never comes back, with what lies between the two."""
+
+
+def runs(pid: int) -> bool:
+    """It is there, and no corpse that nobody has fetched."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_solver_that_hangs_is_ended_with_the_process_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, told = tmp_path / "planner", tmp_path / "told"
+    program.write_text(STUCK.format(told=told))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def test(made: Planner) -> None:
+        assert (await made.plan(PROBLEM)).rung == "shrink"
+        solver, folder = told.read_text().split()
+        while runs(int(solver)):  # killed, and for a moment not yet gone
+            await asyncio.sleep(0.01)
+        assert not Path(folder).exists()
+
+    run(test, limit=0.1)
 
 
 @pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])

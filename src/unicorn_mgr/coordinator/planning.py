@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 
 import structlog
 
@@ -50,6 +53,8 @@ class Solver:
     """A process that solves, started when it is first needed and again when it has failed."""
 
     _process: asyncio.subprocess.Process | None = None
+    _folder: TemporaryDirectory[str] | None = None
+    """For the files between PuLP and a solver: whoever is ended in the middle leaves them behind."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, question: Question) -> Answer:
@@ -77,12 +82,14 @@ class Solver:
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None:
+            self._folder = TemporaryDirectory(prefix="unicorn-planner-", ignore_cleanup_errors=True)
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "unicorn_mgr.planner.serve"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE_BYTES_MAX,
+                env={**os.environ, "TMPDIR": self._folder.name},
                 start_new_session=True,  # an interrupt from the terminal is the coordinator's to handle
             )
             assert self._process.stdout is not None
@@ -92,12 +99,16 @@ class Solver:
         return self._process
 
     async def stop(self) -> None:
-        """End the process, at once."""
+        """End the process, and a solver that it has started, at once."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
 
 @dataclass(slots=True)

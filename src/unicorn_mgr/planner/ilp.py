@@ -113,10 +113,12 @@ class Programme(pulp.LpProblem):  # type: ignore[misc]  # PuLP has no types
 
 
 def _solver(name: str, limit: float) -> pulp.LpSolver:
-    options = {"msg": False, "threads": 1, "timeLimit": limit, "gapRel": 0.0}
+    options = {"msg": False, "timeLimit": limit, "gapRel": 0.0}
     if name == "highs":
-        return pulp.HiGHS(**options)
+        return pulp.HiGHS(threads=1, **options)
     if name == "cbc":
+        # Not told of threads: even one makes it take its parallel code, which misses a wake-up in about one run
+        # of 500 and then stands still for ten seconds, whatever its time limit.
         # The one that PuLP brings along, by its path: the class that knows it is to be removed.
         path = getattr(getattr(pulp, "PULP_CBC_CMD", None), "pulp_cbc_path", None)
         return pulp.COIN_CMD(path=path, **options)
