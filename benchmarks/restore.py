@@ -19,7 +19,6 @@ from benchmarks.cluster import PATIENCE_SECONDS, Failed, environment
 from benchmarks.result import FIGURES, Aim, Found, Options, Table, figures, plain, words
 from benchmarks.scripts import holder
 from unicorn_mgr import seal
-from unicorn_mgr.agent.copies import Key
 from unicorn_mgr.agent.ferry import Ferry, Partial
 from unicorn_mgr.messages import Holder
 from unicorn_mgr.tokens import token
@@ -115,8 +114,7 @@ def _ways(there: dict[str, Any], megabytes: int, stored: str) -> dict[str, Calla
     mine = holder.replica(megabytes)
     own, brought = holder.in_memory(holder.packed(mine)), os.memfd_create("brought")
     place = mmap.mmap(-1, there["size"])
-    key = Key("bench", 0)
-    asked = Holder("b", holder.HERE, there["pier"], token(holder.KEY, *key, "a"))
+    asked = Holder("b", holder.HERE, there["pier"], token(holder.KEY, holder.PART, "a"))
     changed = threading.Condition()
 
     def wake() -> None:
@@ -137,7 +135,7 @@ def _ways(there: dict[str, Any], megabytes: int, stored: str) -> dict[str, Calla
 
     def from_peer() -> float:
         began = time.monotonic()
-        Ferry("a", None).pull(asked, key, holder.MARK, brought, Partial(), threading.Event())
+        Ferry("a", None).pull(asked, holder.PART, holder.MARK, brought, Partial(), threading.Event())
         on_the_way = time.monotonic() - began
         found = seal.find(brought)
         assert found is not None

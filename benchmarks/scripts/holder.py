@@ -19,7 +19,7 @@ import torch
 
 from unicorn_mgr.agent.copies import Copies
 from unicorn_mgr.agent.ferry import Pier
-from unicorn_mgr.model import Epoch, Lineage, Mark
+from unicorn_mgr.model import Epoch, Lineage, Mark, StatePart
 from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings
 from unicorn_mgr.worker.drills import Drills
@@ -32,7 +32,8 @@ HERE = "127.0.0.1"
 EPOCH = Epoch(1, 1)
 STEP = 7
 MARK = Mark(STEP, Lineage(0, EPOCH))
-OF = {"job": "bench", "position": 0}
+PART = StatePart("bench", "", 0)
+OF = {"job": PART.job_id, "position": PART.position, "axes": {}}
 KEY = "key"
 MODEL = {"parameters": "p", "buffers": "b"}
 TENSORS = 8

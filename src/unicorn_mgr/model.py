@@ -6,6 +6,7 @@ Nothing here does anything; nothing here knows of a clock, a network or a disk.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 PROTOCOL = 1
@@ -200,6 +201,24 @@ DATA_AXES = ("shard",)
 
 STAGE_AXIS = "pipeline"
 """Along this one they hold different parameters, and compute each micro-batch one after the other."""
+
+
+def said(axes: Mapping[str, int]) -> str:
+    """The shape of a replica as on the command line, the same for equal ones; empty: it is not split."""
+    known = [axis for axis in AXES if axis in axes]
+    return ",".join(f"{axis}={axes[axis]}" for axis in [*known, *sorted(axes.keys() - known)])
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """What snapshots of one worker's state are of."""
+
+    job_id: str
+    """Of this submission of the job."""
+    shape: str
+    """Of its replica, as it is `said`: those of another shape have other parts."""
+    position: int
+    """In its replica."""
 
 
 @dataclass(frozen=True, slots=True)

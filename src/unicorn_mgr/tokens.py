@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-
-def token(key: str, job_id: str, position: int, by: str) -> str:
-    """For one part of one job, in the hands of the agent of node `by`; `key` is that of the node it lets in at."""
-    return hmac.new(key.encode(), f"{job_id} {position} {by}".encode(), hashlib.sha256).hexdigest()
+from unicorn_mgr.model import StatePart
 
 
-def lets_in(shown: str, key: str, job_id: str, position: int, by: str) -> bool:
+def token(key: str, part: StatePart, by: str) -> str:
+    """For one part of a job's state, in the hands of the agent of node `by`; `key` is the node's it lets in at."""
+    return hmac.new(
+        key.encode(), f"{part.job_id} {part.shape} {part.position} {by}".encode(), hashlib.sha256
+    ).hexdigest()
+
+
+def lets_in(shown: str, key: str, part: StatePart, by: str) -> bool:
     """What has been shown is that token; with no key there is none."""
-    return bool(key) and hmac.compare_digest(shown.encode(), token(key, job_id, position, by).encode())
+    wanted = token(key, part, by)
+    return bool(key) and hmac.compare_digest(shown.encode(), wanted.encode())

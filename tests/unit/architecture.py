@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "transition": frozenset({"model"}),
     "ring": frozenset({"phases"}),
     "seal": frozenset({"model"}),
-    "tokens": frozenset(),
+    "tokens": frozenset({"model"}),
     "codec": frozenset({"model", "messages", "wire"}),
     "coordinator": frozenset(
         {"model", "phases", "messages", "effects", "planner", "profiles", "codec", "tls", "tokens"}

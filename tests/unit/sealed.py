@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from unicorn_mgr.model import Epoch, Lineage, Mark
+from unicorn_mgr.model import Epoch, Lineage, Mark, StatePart
 from unicorn_mgr.seal import COMMITTED_AT, EXTENT, HEAD_AT, SEAL, TEXT_AT, WHOLE, body_at, of_head
 
 
@@ -13,11 +13,17 @@ def mark(step: int, epoch: int = 1) -> Mark:
     return Mark(step, Lineage(0, Epoch(1, epoch)))
 
 
-def sealed(at: Mark, job: str = "id", position: int = 0, body: bytes = b"x" * 1000, committed: bool = True) -> bytes:
+PART = StatePart("id", "shard=2,tensor=2", 1)
+"""What is copied to and fro."""
+
+
+def sealed(at: Mark, part: StatePart = PART, body: bytes = b"x" * 1000, committed: bool = True) -> bytes:
     """All bytes of one."""
+    axes = {axis: int(size) for axis, _, size in (of.partition("=") for of in part.shape.split(",") if of)}
+    of = {"job": part.job_id, "position": part.position, "axes": axes}
     epoch = at.lineage.epoch
     lineage = [at.lineage.generation, epoch.term, epoch.number]
-    text = json.dumps({"of": {"job": job, "position": position}, "step": at.step, "lineage": lineage}).encode()
+    text = json.dumps({"of": of, "step": at.step, "lineage": lineage}).encode()
     start = body_at(len(text))
     made = bytearray(start) + body
     EXTENT.pack_into(made, HEAD_AT, len(text), len(made))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.sealed import mark
+from unit.sealed import PART, mark
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.agent.core import AgentCore
@@ -36,7 +36,7 @@ def hear(made: AgentCore, body: m.Errand) -> list[a.AgentAction]:
 
 
 def sent(step: int, to: m.Holder = HOLDER, base: Mark | None = None) -> a.SendBackup:
-    return a.SendBackup(WORKER, "id", 1, mark(step), base or Mark(), to)
+    return a.SendBackup(WORKER, PART, mark(step), base or Mark(), to)
 
 
 def test_whichever_comes_first_the_snapshot_or_who_is_to_have_it() -> None:
@@ -78,7 +78,7 @@ def test_of_a_part_that_nobody_can_keep_the_worker_does_not_wait() -> None:
 
 def test_a_snapshot_is_fetched_from_those_who_may_have_it_and_nobody_else_hears_of_it() -> None:
     made = core()
-    fetch = a.Fetch(WORKER, "id", 1, mark(7), 1, (HOLDER,))
+    fetch = a.Fetch(WORKER, PART, mark(7), 1, (HOLDER,))
     assert hear(made, m.SnapshotWanted(mark(7), 1)) == [fetch]
     told = made.handle(a.Fetched(WORKER, mark(7), "no"), 2.0)
     assert told == [a.Tell(WORKER, m.SnapshotFetched(mark(7), "no"))]
@@ -92,4 +92,4 @@ def test_news_of_workers_that_are_gone_lead_nowhere() -> None:
 
 
 def test_obsolete_copies_are_dropped() -> None:
-    assert tell(core(), m.ForgetCopies("id", 3)) == [a.DropCopies("id", 3)]
+    assert tell(core(), m.ForgetCopies("id", 1, PART.shape)) == [a.DropCopies(PART)]

@@ -10,17 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from unit.sealed import content, mark, memory, sealed
+from unit.sealed import PART, content, mark, memory, sealed
 
 from unicorn_mgr.agent import backups
 from unicorn_mgr.agent.backups import Backups
-from unicorn_mgr.agent.copies import Key
 from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, SendBackup
 from unicorn_mgr.messages import Holder, Welcome
 from unicorn_mgr.model import Mark
 from unicorn_mgr.tokens import token
 
-KEY = Key("id", 0)
 WORKER = "gpt/0.0"
 PATIENCE_SECONDS = 30.0
 
@@ -36,7 +34,7 @@ class Agent:
         self.port = self.backups.open("127.0.0.1")
 
     def holder(self, by: Agent) -> Holder:
-        return Holder(self.node, "127.0.0.1", self.port, token(f"key of {self.node}", *KEY, by.node))
+        return Holder(self.node, "127.0.0.1", self.port, token(f"key of {self.node}", PART, by.node))
 
     def has(self, *steps: int, committed: bool = True) -> list[int]:
         """A worker here has these snapshots; returns its memory."""
@@ -45,10 +43,10 @@ class Agent:
         return files
 
     def send(self, step: int, to: Holder, base: Mark | None = None) -> None:
-        self.backups.send(SendBackup(WORKER, *KEY, mark(step), base or Mark(), to))
+        self.backups.send(SendBackup(WORKER, PART, mark(step), base or Mark(), to))
 
     def steps(self) -> list[int]:
-        return sorted(found.mark.step for found in self.backups.copies.look(KEY))
+        return sorted(found.mark.step for found in self.backups.copies.look(PART))
 
     async def hears(self) -> AgentEvent:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -80,9 +78,9 @@ async def test_a_snapshot_is_copied_and_brought_back(a: Agent, b: Agent, c: Agen
     a.send(7, b.holder(a))
     assert await a.hears() == BackupOver(WORKER, mark(7), kept=True)
     assert b.steps() == [7]
-    assert await c.backups.look(KEY, [b.holder(c), a.holder(c)]) == {mark(6): True, mark(7): True}
+    assert await c.backups.look(PART, [b.holder(c), a.holder(c)]) == {mark(6): True, mark(7): True}
     (into,) = c.has()
-    c.backups.fetch(WORKER, KEY, mark(7), 0, (b.holder(c),))
+    c.backups.fetch(WORKER, PART, mark(7), 0, (b.holder(c),))
     assert await c.hears() == Fetched(WORKER, mark(7))
     assert content(into) == sealed(mark(7))
 
@@ -131,9 +129,9 @@ async def test_the_next_holder_is_asked_when_one_is_gone_or_has_it_no_more(a: Ag
     await a.hears()
     gone = replace(b.holder(c), port=1)
     nothing = c.holder(c)
-    assert await c.backups.look(KEY, [gone, nothing, b.holder(c)]) == {mark(7): True}
+    assert await c.backups.look(PART, [gone, nothing, b.holder(c)]) == {mark(7): True}
     (into,) = c.has()
-    c.backups.fetch(WORKER, KEY, mark(7), 0, (gone, nothing, b.holder(c)))
+    c.backups.fetch(WORKER, PART, mark(7), 0, (gone, nothing, b.holder(c)))
     assert await c.hears() == Fetched(WORKER, mark(7))
     assert content(into) == sealed(mark(7))
 
@@ -142,7 +140,7 @@ async def test_the_next_holder_is_asked_when_one_is_gone_or_has_it_no_more(a: Ag
 async def test_what_nobody_has_is_said_with_the_reason(a: Agent, b: Agent, c: Agent) -> None:
     del a
     c.has()
-    c.backups.fetch(WORKER, KEY, mark(7), 0, (b.holder(c),))
+    c.backups.fetch(WORKER, PART, mark(7), 0, (b.holder(c),))
     heard = await c.hears()
     assert isinstance(heard, Fetched)
     assert heard.failed == "b: it is not here any more"
@@ -153,8 +151,8 @@ async def test_a_fetch_that_is_not_wanted_any_more_ends(a: Agent, b: Agent, c: A
     """Whoever waits hears of it, and nothing is written into its memory from then on."""
     del a, b
     c.has()
-    c.backups.fetch(WORKER, KEY, mark(7), 0, (replace(c.holder(c), port=1),) * 1000)
-    c.backups.fetch(WORKER, KEY, Mark(), 0, ())
+    c.backups.fetch(WORKER, PART, mark(7), 0, (replace(c.holder(c), port=1),) * 1000)
+    c.backups.fetch(WORKER, PART, Mark(), 0, ())
     assert await c.hears() == Fetched(WORKER, mark(7), "it is not wanted any more")
 
 

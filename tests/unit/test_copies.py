@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
-from unit.sealed import content, mark, memory, sealed
+from unit.sealed import PART, content, mark, memory, sealed
 
 from unicorn_mgr import seal
-from unicorn_mgr.agent.copies import Copies, Copy, Key, NoRoom
-from unicorn_mgr.model import Mark
+from unicorn_mgr.agent.copies import Copies, Copy, NoRoom
+from unicorn_mgr.model import Mark, StatePart
 
-KEY = Key("id", 0)
+SECOND = replace(PART, position=2)
+OTHER = replace(PART, job_id="other")
 ROOM = 1 << 20
 NOBODY_KNOWS = Mark()
 
 
-def come(copies: Copies, step: int, base: Mark, key: Key = KEY, size: int = 0) -> Copy:
+def come(copies: Copies, step: int, base: Mark, part: StatePart = PART, size: int = 0) -> Copy:
     """A copy comes, all of it."""
-    data = sealed(mark(step), *key, body=b"y" * (size or 1000))
+    data = sealed(mark(step), part, body=b"y" * (size or 1000))
     told = seal.find(memory(data))
     assert told is not None
-    copy, file = copies.begin(key, told.mark, told.checksum, told.end, base)
+    copy, file = copies.begin(part, told.mark, told.checksum, told.end, base)
     os.pwrite(file, data, 0)
     os.close(file)
     copy.received = copy.size
@@ -29,8 +31,8 @@ def come(copies: Copies, step: int, base: Mark, key: Key = KEY, size: int = 0) -
     return copy
 
 
-def steps(copies: Copies, key: Key = KEY) -> list[int]:
-    return sorted(found.mark.step for found in copies.look(key))
+def steps(copies: Copies, part: StatePart = PART) -> list[int]:
+    return sorted(found.mark.step for found in copies.look(part))
 
 
 def test_the_one_that_all_have_stays_while_the_next_comes() -> None:
@@ -65,13 +67,13 @@ def test_half_a_copy_is_none() -> None:
     """A short one looks like a whole one from its head."""
     copies = Copies(ROOM)
     data = sealed(mark(3))
-    copy, file = copies.begin(KEY, mark(3), 120_000, len(data), NOBODY_KNOWS)
+    copy, file = copies.begin(PART, mark(3), 120_000, len(data), NOBODY_KNOWS)
     os.pwrite(file, data[:-1], 0)
     os.close(file)
     copy.received = len(data) - 1
     assert steps(copies) == []
-    assert copies.open(KEY, mark(3)) is None
-    again, file = copies.begin(KEY, mark(3), 120_000, len(data), NOBODY_KNOWS)
+    assert copies.open(PART, mark(3)) is None
+    again, file = copies.begin(PART, mark(3), 120_000, len(data), NOBODY_KNOWS)
     os.close(file)
     assert (again, again.received) == (copy, len(data) - 1)
 
@@ -80,20 +82,30 @@ def test_half_a_copy_is_none() -> None:
     "data",
     [
         sealed(mark(4)),
-        sealed(mark(3), job="another"),
-        sealed(mark(3), position=1),
+        sealed(mark(3), OTHER),
+        sealed(mark(3), SECOND),
+        sealed(mark(3), replace(PART, shape="shard=4")),
         sealed(mark(3), committed=False),
         sealed(mark(3), body=b"z" * 1000),
         bytes(len(sealed(mark(3)))),
         sealed(mark(3)).replace(b'"step": 3', b'"step": 4'),
     ],
-    ids=["stale", "foreign job", "foreign part", "not committed", "another body", "nothing", "torn head"],
+    ids=[
+        "stale",
+        "foreign job",
+        "foreign part",
+        "another shape",
+        "not committed",
+        "another body",
+        "nothing",
+        "torn head",
+    ],
 )
 def test_what_is_not_what_it_was_said_to_be_is_dropped(data: bytes) -> None:
     copies = Copies(ROOM)
     told = seal.find(memory(sealed(mark(3))))
     assert told is not None
-    copy, file = copies.begin(KEY, mark(3), told.checksum, told.end, NOBODY_KNOWS)
+    copy, file = copies.begin(PART, mark(3), told.checksum, told.end, NOBODY_KNOWS)
     os.pwrite(file, data, 0)
     os.close(file)
     copy.received = copy.size
@@ -103,11 +115,11 @@ def test_what_is_not_what_it_was_said_to_be_is_dropped(data: bytes) -> None:
 
 def test_own_ones_are_found_too_and_by_what_they_say_they_are_of() -> None:
     copies = Copies(ROOM)
-    files = (memory(sealed(mark(8))), memory(sealed(mark(9), position=1)))
+    files = (memory(sealed(mark(8))), memory(sealed(mark(9), SECOND)))
     copies.add_own("gpt/0.0", "id", files)
     assert steps(copies) == [8]
-    assert steps(copies, Key("id", 1)) == [9]
-    found = copies.open(KEY, mark(8))
+    assert steps(copies, SECOND) == [9]
+    found = copies.open(PART, mark(8))
     assert found is not None
     assert content(found[0]) == sealed(mark(8))
 
@@ -125,7 +137,7 @@ def test_a_copy_for_which_there_is_too_little_is_refused_with_the_fix() -> None:
     copies = Copies(20_000)
     come(copies, 3, NOBODY_KNOWS, size=8000)
     with pytest.raises(NoRoom, match="--snapshot-bytes"):
-        come(copies, 3, NOBODY_KNOWS, Key("other", 0), size=12_000)
+        come(copies, 3, NOBODY_KNOWS, OTHER, size=12_000)
     assert steps(copies) == [3]
 
 
@@ -140,23 +152,23 @@ def test_with_too_little_for_three_the_older_makes_way() -> None:
 def test_own_ones_go_before_copies() -> None:
     copies = Copies(40_000)
     come(copies, 3, NOBODY_KNOWS, size=10_000)
-    come(copies, 4, NOBODY_KNOWS, Key("other", 0), size=10_000)
+    come(copies, 4, NOBODY_KNOWS, OTHER, size=10_000)
     copies.tidy()
-    assert (steps(copies), steps(copies, Key("other", 0))) == ([3], [4])
+    assert (steps(copies), steps(copies, OTHER)) == ([3], [4])
     copies.add_own("gpt/0.0", "id", (memory(bytes(24_000)),))
     copies.tidy()
-    assert (steps(copies), steps(copies, Key("other", 0))) == ([], [4])
+    assert (steps(copies), steps(copies, OTHER)) == ([], [4])
 
 
 def test_copies_go_with_their_job_and_when_they_are_obsolete() -> None:
     copies = Copies(ROOM)
     come(copies, 3, NOBODY_KNOWS)
-    come(copies, 3, NOBODY_KNOWS, Key("id", 1))
-    come(copies, 3, NOBODY_KNOWS, Key("other", 0))
-    copies.forget(KEY)
-    assert (steps(copies), steps(copies, Key("id", 1))) == ([], [3])
+    come(copies, 3, NOBODY_KNOWS, SECOND)
+    come(copies, 3, NOBODY_KNOWS, OTHER)
+    copies.forget(PART)
+    assert (steps(copies), steps(copies, SECOND)) == ([], [3])
     copies.release(("other",))
-    assert (steps(copies, Key("id", 1)), steps(copies, Key("other", 0))) == ([], [3])
+    assert (steps(copies, SECOND), steps(copies, OTHER)) == ([], [3])
     assert copies._room() < ROOM
 
 

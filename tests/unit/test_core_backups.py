@@ -10,6 +10,7 @@ from unit.world import World
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import StatePart
 from unicorn_mgr.tokens import lets_in
 
 SPLIT: dict[str, Any] = {"replica": {"shard": 2}, "replica_size": 2, "snapshot_budget": 0.005}
@@ -61,7 +62,7 @@ def test_the_parts_of_one_replica_go_to_a_node_that_does_not_fail_with_them() ->
         assert order.to.node == "n2"
         key = world.core.orders.copies_key("n2")
         job_id = world.core.orders.job_id(world.job())
-        assert lets_in(order.to.token, key, job_id, int(name[4]), node_of(world, name))
+        assert lets_in(order.to.token, key, StatePart(job_id, "shard=2", int(name[4])), node_of(world, name))
     assert world.job().backups.reason == ""
     world.check_replay()
 
@@ -121,7 +122,7 @@ def test_copies_that_are_left_behind_are_obsolete_when_all_parts_have_newer_ones
     assert world.said(m.ForgetCopies) == []
     world.tell(e.JobProgressed("gpt", 7, 0.1, 6))
     job_id = world.core.orders.job_id(world.job())
-    assert world.said(m.ForgetCopies) == [(peer, m.ForgetCopies(job_id, p)) for p in (0, 1)]
+    assert world.said(m.ForgetCopies) == [(peer, m.ForgetCopies(job_id, p, "shard=2")) for p in (0, 1)]
     world.take()
     world.tell(e.JobProgressed("gpt", 8, 0.1, 7))
     assert world.said(m.ForgetCopies) == []

@@ -14,7 +14,7 @@ from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.views import job_view
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.model import ReplicaShape
+from unicorn_mgr.model import ReplicaShape, said
 
 FOUR, TWO = {"shard": 4}, {"shard": 2}
 SHAPES: dict[str, Any] = {
@@ -28,10 +28,10 @@ SHAPES: dict[str, Any] = {
 class Shaped(Suspending):
     """A node of four slots, on which the job trains, and one of two."""
 
-    def begun(self, size_max: int = 4, size_min: int = 2) -> None:
+    def begun(self, size_max: int = 4, size_min: int = 2, **more: Any) -> None:
         self.attach("large", slots=4)
         self.attach("small", slots=2)
-        self.train_planned("gpt", size_min, size_max, **SHAPES)
+        self.train_planned("gpt", size_min, size_max, **SHAPES, **more)
         assert self.at() == (["large"] * 4, FOUR)
         self.take()
 
@@ -83,6 +83,29 @@ def test_what_is_lost_is_begun_again_in_a_shape_that_fits(world: Shaped) -> None
     assert orders[0].restarts > 0, "nobody of the other shape has met under this number"
     axes = {tuple((axis.name, axis.size) for axis in s.welcome.replica) for _, s in world.said(m.StartWorker)}
     assert axes == {(("shard", 2),)}
+
+
+def test_parts_of_the_shape_before_are_known_until_the_new_ones_have_copies(world: Shaped) -> None:
+    """Nobody is asked for them as if they were of the new shape, and none of these goes with them."""
+    for node in ("other", "another"):
+        world.attach(node, slots=1)
+    world.begun(snapshot_budget=0.005)
+    peers = {p: node for p, (node, _) in world.job().backups.peers.items()}
+    assert sorted(peers) == [0, 1, 2, 3]
+    world.tell(e.JobProgressed("gpt", 42, 0.1, 41))
+    world.lose("large")
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)
+    assert world.decisions(e.CopiesReleased) == []
+    starts = [order for _, order in world.said(m.StartWorker)]
+    assert [order.holders for order in starts] == [(), ()], "of parts of two there is nothing yet"
+    backups = world.job().backups
+    assert [list(backups.nodes_with(said(FOUR), p)) for p in range(4)] == [["large", peers[p]] for p in range(4)]
+    assert {order.worker for _, order in world.said(m.BackUp)} == {"gpt/0.1", "gpt/1.1"}
+    world.tell(e.JobProgressed("gpt", 44, 0.1, 43))
+    forgotten = [body for _, body in world.said(m.ForgetCopies)]
+    assert {(body.shape, body.position) for body in forgotten} == {(said(FOUR), p) for p in range(4)}
+    assert not any(list(world.job().backups.nodes_with(said(FOUR), p)) for p in range(4))
 
 
 def test_what_can_be_stored_is_stored_first(world: Shaped) -> None:

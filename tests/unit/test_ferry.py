@@ -9,16 +9,17 @@ import ssl
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.sealed import content, mark, memory, sealed
+from unit.sealed import PART, content, mark, memory, sealed
 
 from unicorn_mgr import seal
 from unicorn_mgr.agent import ferry
-from unicorn_mgr.agent.copies import Copies, Key
+from unicorn_mgr.agent.copies import Copies
 from unicorn_mgr.agent.ferry import Denied, Ferry, Pace, Partial, Pier
 from unicorn_mgr.cli.certs import make
 from unicorn_mgr.messages import Holder
@@ -26,7 +27,6 @@ from unicorn_mgr.model import Mark
 from unicorn_mgr.tls import agent_context
 from unicorn_mgr.tokens import token
 
-KEY = Key("id", 0)
 SECRET = "the other node's"
 CHUNK_BYTES = 1000
 Secure = Callable[[bool], ssl.SSLContext] | None
@@ -42,10 +42,10 @@ class Node:
         self.port = self.pier.open("127.0.0.1")
 
     def holder(self, shown: str | None = None) -> Holder:
-        return Holder("b", "127.0.0.1", self.port, token(SECRET, *KEY, "a") if shown is None else shown)
+        return Holder("b", "127.0.0.1", self.port, token(SECRET, PART, "a") if shown is None else shown)
 
     def steps(self) -> list[int]:
-        return sorted(found.mark.step for found in self.copies.look(KEY))
+        return sorted(found.mark.step for found in self.copies.look(PART))
 
 
 @pytest.fixture
@@ -60,11 +60,11 @@ def push(node: Node, data: bytes, shown: str | None = None, secure: Secure = Non
     file = memory(data)
     found = seal.find(file)
     assert found is not None
-    Ferry("a", secure).push(node.holder(shown), KEY, found, file, base or Mark(), threading.Event())
+    Ferry("a", secure).push(node.holder(shown), PART, found, file, base or Mark(), threading.Event())
 
 
 def pull(node: Node, step: int, into: int, come: Partial | None = None, shown: str | None = None) -> None:
-    Ferry("a", None).pull(node.holder(shown), KEY, mark(step), into, come or Partial(), threading.Event())
+    Ferry("a", None).pull(node.holder(shown), PART, mark(step), into, come or Partial(), threading.Event())
 
 
 @pytest.mark.parametrize("body", [0, 1, 500, 1000, 1001, 2500, 2999, 3000, 4999, 5000, 7500])
@@ -74,14 +74,21 @@ def test_every_byte_there_and_back_whatever_the_number_of_chunks(other: Node, bo
     into = memory()
     pull(other, 7, into)
     assert content(into) == data
-    assert Ferry("a", None).look(other.holder(), KEY) == [(mark(7), True)]
+    assert Ferry("a", None).look(other.holder(), PART) == [(mark(7), True)]
 
 
 @pytest.mark.parametrize(
-    "shown", ["", "wrong", token(SECRET, "id", 1, "a"), token(SECRET, "id", 0, "c"), token("", *KEY, "a")]
+    "shown",
+    [
+        "",
+        "wrong",
+        *(token(SECRET, replace(PART, **other), "a") for other in ({"position": 2}, {"shape": "shard=4"})),
+        token(SECRET, PART, "c"),
+        token("", PART, "a"),
+    ],
 )
 def test_nobody_else_leaves_or_takes_anything(other: Node, shown: str) -> None:
-    """Of another part, for another node, or made with no key."""
+    """Of another part, of one of another shape, for another node, or made with no key."""
     data = sealed(mark(7))
     with pytest.raises(Denied, match="token"):
         push(other, data, shown)
@@ -90,7 +97,7 @@ def test_nobody_else_leaves_or_takes_anything(other: Node, shown: str) -> None:
         pull(other, 7, memory(), shown=shown)
     other.pier.key = ""
     with pytest.raises(Denied, match="token"):
-        push(other, data, token("", *KEY, "a"))
+        push(other, data, token("", PART, "a"))
 
 
 def visitors_gone() -> None:
@@ -117,11 +124,11 @@ def test_a_push_that_was_cut_goes_on_where_it_was(other: Node, monkeypatch: pyte
 
     monkeypatch.setattr(sender.pace, "seconds_for", wait)
     with pytest.raises(Denied, match="not wanted any more"):
-        sender.push(other.holder(), KEY, found, file, Mark(), stop)
+        sender.push(other.holder(), PART, found, file, Mark(), stop)
     visitors_gone()
     assert other.steps() == []
     stop.clear()
-    sender.push(other.holder(), KEY, found, file, Mark(), stop)
+    sender.push(other.holder(), PART, found, file, Mark(), stop)
     assert other.steps() == [7]
     assert asked == 4 + 8 - 3, "three chunks had come"
 
@@ -130,7 +137,7 @@ def test_a_push_that_was_cut_goes_on_where_it_was(other: Node, monkeypatch: pyte
 def test_a_chunk_that_is_not_what_it_should_be_ends_it(other: Node, length: int, checksum: int | None) -> None:
     """A wrong checksum, an empty one, one that is too long, and one beyond the end."""
     data = sealed(mark(7), body=b"")[:600]
-    about = {"job": "id", "position": 0, "by": "a", "token": other.holder().token, "op": "push", "base": [-1, 0, 0, 0]}
+    about = {**asdict(PART), "by": "a", "token": other.holder().token, "op": "push", "base": [-1, 0, 0, 0]}
     with socket.create_connection(("127.0.0.1", other.port)) as line:
         ferry._say(line, {**about, "mark": ferry._plain(mark(7)), "checksum": 0, "size": 600})
         assert ferry._answer(line) == {"at": 0}
@@ -139,7 +146,7 @@ def test_a_chunk_that_is_not_what_it_should_be_ends_it(other: Node, length: int,
         with pytest.raises((ConnectionError, Denied)):
             ferry._answer(line)
     visitors_gone()
-    (copy,) = other.copies._kept[KEY]
+    (copy,) = other.copies._kept[PART]
     assert copy.received == 0
 
 
@@ -234,7 +241,7 @@ def test_agents_know_each_other_by_their_certificates(certificates: Path) -> Non
     node, data = Node(secure), sealed(mark(7), body=os.urandom(10_000))
     push(node, data, secure=secure)
     into = memory()
-    Ferry("a", secure).pull(node.holder(), KEY, mark(7), into, Partial(), threading.Event())
+    Ferry("a", secure).pull(node.holder(), PART, mark(7), into, Partial(), threading.Event())
     assert content(into) == data
     node.pier.close()
 

@@ -20,11 +20,11 @@ from typing import TypeVar
 import structlog
 
 from unicorn_mgr import seal
-from unicorn_mgr.agent.copies import Copies, Key, NoRoom
+from unicorn_mgr.agent.copies import Copies, NoRoom
 from unicorn_mgr.agent.ferry import Denied, Ferry, Partial, Pier
 from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, SendBackup
 from unicorn_mgr.messages import Holder, Welcome
-from unicorn_mgr.model import Mark
+from unicorn_mgr.model import Mark, StatePart
 from unicorn_mgr.tls import CredentialsError, agent_context
 
 SEAL_SECONDS = 2.0
@@ -125,10 +125,9 @@ class Backups:
 
     def _push(self, order: SendBackup, head: seal.Snapshot, file: int, stop: threading.Event) -> bool:
         deadline, pause, told = time.monotonic() + SEND_SECONDS, RETRY_SECONDS, ""
-        key = Key(order.job_id, order.position)
         while not stop.is_set():
             try:
-                self._ferry.push(order.to, key, head, file, order.base, stop)
+                self._ferry.push(order.to, order.part, head, file, order.base, stop)
             except (Denied, OSError, CredentialsError) as failed:
                 if str(failed) != told and not stop.is_set():
                     told = str(failed)
@@ -143,14 +142,14 @@ class Backups:
 
     # -- from another node ---------------------------------------------------------------
 
-    async def look(self, key: Key, holders: Sequence[Holder]) -> Found:
+    async def look(self, part: StatePart, holders: Sequence[Holder]) -> Found:
         """The snapshots of a part that other nodes have; those of nodes that do not answer soon are not waited for."""
         loop = asyncio.get_running_loop()
         asked: list[asyncio.Future[Found]] = []
         for holder in holders:
             answer: asyncio.Future[Found] = loop.create_future()
             asked.append(answer)
-            self._in_thread(partial(self._look, key, holder), partial(_set, answer))
+            self._in_thread(partial(self._look, part, holder), partial(_set, answer))
         found: Found = {}
         if asked:
             done, _ = await asyncio.wait(asked, timeout=LOOK_SECONDS)
@@ -159,25 +158,25 @@ class Backups:
                     found[mark] = committed or found.get(mark, False)
         return found
 
-    def _look(self, key: Key, holder: Holder) -> Found:
+    def _look(self, part: StatePart, holder: Holder) -> Found:
         try:
-            return dict(self._ferry.look(holder, key))
+            return dict(self._ferry.look(holder, part))
         except (Denied, OSError, CredentialsError) as failed:
             log.info("a node does not say which snapshots it has", node=holder.node, why=str(failed))
             return {}
 
-    def fetch(self, worker: str, key: Key, mark: Mark, buffer: int, holders: Sequence[Holder]) -> None:
+    def fetch(self, worker: str, part: StatePart, mark: Mark, buffer: int, holders: Sequence[Holder]) -> None:
         """Bring a snapshot into a worker's own memory; `Fetched` follows, once for each.  No mark: stop that."""
         if worker in self._fetching:
             self._fetching.pop(worker).set()
         if mark == Mark():
             return
         stop = self._fetching[worker] = threading.Event()
-        work = partial(self._fetch, worker, key, mark, buffer, holders, stop)
+        work = partial(self._fetch, worker, part, mark, buffer, holders, stop)
         self._in_thread(work, lambda failed: self._emit(Fetched(worker, mark, failed)))
 
     def _fetch(
-        self, worker: str, key: Key, mark: Mark, buffer: int, holders: Sequence[Holder], stop: threading.Event
+        self, worker: str, part: StatePart, mark: Mark, buffer: int, holders: Sequence[Holder], stop: threading.Event
     ) -> str:
         """In a thread: why it is not there, empty if it is."""
         files = self.copies.own_files(worker)
@@ -188,7 +187,7 @@ class Backups:
                     return "it is not wanted any more"
                 began = time.monotonic()
                 try:
-                    self._ferry.pull(holder, key, mark, files[buffer], come, stop)
+                    self._ferry.pull(holder, part, mark, files[buffer], come, stop)
                     head = seal.find(files[buffer])
                 except (Denied, OSError, IndexError, CredentialsError, seal.Torn) as why:
                     failed = f"{holder.node}: {why}"

@@ -18,25 +18,16 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import structlog
 
 from unicorn_mgr import seal
-from unicorn_mgr.model import Mark
+from unicorn_mgr.model import Mark, StatePart, said
 
 log = structlog.get_logger()
 
 BLOCK_BYTES = 512
 """What `st_blocks` counts in."""
-
-
-class Key(NamedTuple):
-    """A part of a job's state."""
-
-    job_id: str
-    """Of this submission of the job."""
-    position: int
 
 
 class NoRoom(Exception):
@@ -47,7 +38,7 @@ class NoRoom(Exception):
 class Copy:
     """One snapshot of a part, or as much of it as has come."""
 
-    key: Key
+    part: StatePart
     mark: Mark
     checksum: int
     size: int
@@ -80,7 +71,7 @@ class Copies:
         self._bytes_max = bytes_max
         self._lock = threading.RLock()
         self._own: dict[str, _Own] = {}
-        self._kept: dict[Key, list[Copy]] = {}
+        self._kept: dict[StatePart, list[Copy]] = {}
         self._staged = 0
 
     # -- own ones ------------------------------------------------------------------------
@@ -107,14 +98,14 @@ class Copies:
 
     # -- copies --------------------------------------------------------------------------
 
-    def begin(self, key: Key, mark: Mark, checksum: int, size: int, base: Mark) -> tuple[Copy, int]:
+    def begin(self, part: StatePart, mark: Mark, checksum: int, size: int, base: Mark) -> tuple[Copy, int]:
         """Take up the copy of a snapshot where it was left, or begin it.  Raises `NoRoom`.
 
         Of all parts there are copies of `base`.  If nobody knows of which, as when another replica's snapshots are
         copied from now on, it is one of the two oldest.  With the copy comes a descriptor, for the caller to close.
         """
         with self._lock:
-            held = self._kept.get(key, [])
+            held = self._kept.get(part, [])
             for copy in held:
                 if copy.is_of(mark, checksum, size):
                     copy.touched = time.monotonic()
@@ -126,38 +117,38 @@ class Copies:
             if len(stay) > 1 and self._room() < size:
                 self._drop(stay[0], "a newer one needs its room")
             self._make_room(size)
-            copy = Copy(key, mark, checksum, size, os.memfd_create(f"unicorn-copy-{key.job_id}-{key.position}"))
+            copy = Copy(part, mark, checksum, size, os.memfd_create(f"unicorn-copy-{part.job_id}-{part.position}"))
             try:
                 os.posix_fallocate(copy.file, 0, size)
             except OSError as failed:
                 os.close(copy.file)
                 raise NoRoom(f"no {size} bytes: {failed.strerror}") from failed
-            self._kept.setdefault(key, []).append(copy)
+            self._kept.setdefault(part, []).append(copy)
             return copy, os.dup(copy.file)
 
     def check(self, copy: Copy) -> str:
         """All of it has come: why it is of no use nevertheless; empty if it is."""
         with self._lock:
-            if copy not in self._kept.get(copy.key, ()):
+            if copy not in self._kept.get(copy.part, ()):
                 return "it has been dropped meanwhile"
             head = _head(copy.file)
             known = head is not None and copy.is_of(head.mark, head.checksum, head.end)
-            if head is None or not (known and head.committed and of(head, copy.key)):
+            if head is None or not (known and head.committed and of(head, copy.part)):
                 self._drop(copy, "it is not what it was said to be")
                 return "it is not what it was said to be"
             return ""
 
-    def forget(self, key: Key) -> None:
+    def forget(self, part: StatePart) -> None:
         """Copies of this part are kept elsewhere now."""
         with self._lock:
-            for copy in list(self._kept.get(key, ())):
+            for copy in list(self._kept.get(part, ())):
                 self._drop(copy, "obsolete")
 
     def release(self, job_ids: Collection[str]) -> None:
         """Jobs that are not among these have ended."""
         with self._lock:
-            for key in [key for key in self._kept if key.job_id not in job_ids]:
-                self.forget(key)
+            for part in [part for part in self._kept if part.job_id not in job_ids]:
+                self.forget(part)
             for worker in [name for name, own in self._own.items() if own.ended and own.job_id not in job_ids]:
                 _close(self._own.pop(worker).files)
 
@@ -177,25 +168,25 @@ class Copies:
 
     # -- looking -------------------------------------------------------------------------
 
-    def look(self, key: Key) -> list[seal.Snapshot]:
+    def look(self, part: StatePart) -> list[seal.Snapshot]:
         """All whole snapshots of a part that are here, own ones too."""
         with self._lock:
-            return list(self._whole(key))
+            return list(self._whole(part))
 
-    def open(self, key: Key, mark: Mark) -> tuple[int, seal.Snapshot] | None:
+    def open(self, part: StatePart, mark: Mark) -> tuple[int, seal.Snapshot] | None:
         """A snapshot that is here, whole, and its descriptor, for the caller to close."""
         with self._lock:
-            for head in self._whole(key):
+            for head in self._whole(part):
                 if head.mark == mark:
                     return os.dup(head.file), head
         return None
 
-    def _whole(self, key: Key) -> Iterator[seal.Snapshot]:
-        files = [copy.file for copy in self._kept.get(key, ()) if copy.whole]
-        files += [file for own in self._own.values() if own.job_id == key.job_id for file in own.files]
+    def _whole(self, part: StatePart) -> Iterator[seal.Snapshot]:
+        files = [copy.file for copy in self._kept.get(part, ()) if copy.whole]
+        files += [file for own in self._own.values() if own.job_id == part.job_id for file in own.files]
         for file in files:
             head = _head(file)
-            if head is not None and of(head, key):
+            if head is not None and of(head, part):
                 yield head
 
     def tidy(self) -> None:
@@ -220,21 +211,22 @@ class Copies:
             raise NoRoom(f"it needs {size} bytes, and {left} of {self._bytes_max} are left for copies; {fix}")
 
     def _drop(self, copy: Copy, why: str) -> None:
-        held = self._kept.get(copy.key, [])
+        held = self._kept.get(copy.part, [])
         if copy not in held:
             return
         held.remove(copy)
         if not held:
-            del self._kept[copy.key]
+            del self._kept[copy.part]
         os.close(copy.file)
         if why:
-            told = {"job": copy.key.job_id, "position": copy.key.position, "step": copy.mark.step, "bytes": copy.size}
+            told = {"job": copy.part.job_id, "part": copy.part.position, "step": copy.mark.step, "bytes": copy.size}
             log.info("a copy of a snapshot is dropped", why=why, **told)
 
 
-def of(head: seal.Snapshot, key: Key) -> bool:
+def of(head: seal.Snapshot, part: StatePart) -> bool:
     """The snapshot is of this part."""
-    return head.of.get("job") == key.job_id and head.of.get("position") == key.position
+    axes = head.of.get("axes")
+    return isinstance(axes, dict) and StatePart(head.of.get("job", ""), said(axes), head.of.get("position", -1)) == part
 
 
 def _head(file: int) -> seal.Snapshot | None:

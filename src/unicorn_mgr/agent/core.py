@@ -88,7 +88,7 @@ from unicorn_mgr.messages import (
     WorkerStarted,
     WorkerTruth,
 )
-from unicorn_mgr.model import Drill, WorkerName
+from unicorn_mgr.model import Drill, StatePart, WorkerName, said
 from unicorn_mgr.phases import Limits
 
 ESCAPE_SECONDS = 1.0
@@ -219,8 +219,8 @@ class AgentCore:
                     return []
                 found.backup = said
                 return _backed_up(found)
-            case ForgetCopies(job_id, position):
-                return [DropCopies(job_id, position)]
+            case ForgetCopies(job_id, position, shape):
+                return [DropCopies(StatePart(job_id, shape, position))]
             case WorkerDirective(worker, body):
                 found = self.workers.get(worker)
                 if found is None:
@@ -326,9 +326,11 @@ class AgentCore:
         return actions
 
 
-def position_of(order: StartWorker) -> int:
-    """In its replica: whoever has the same has the same part of the model."""
-    return WorkerName.parse(order.worker).seat % math.prod(axis.size for axis in order.welcome.replica)
+def part_of(order: StartWorker) -> StatePart:
+    """What the worker's snapshots are of."""
+    axes = {axis.name: axis.size for axis in order.welcome.replica}
+    position = WorkerName.parse(order.worker).seat % math.prod(axes.values())
+    return StatePart(order.welcome.job_id, said(axes), position)
 
 
 def _errand(worker: _Worker, said: Errand) -> list[AgentAction]:
@@ -338,7 +340,7 @@ def _errand(worker: _Worker, said: Errand) -> list[AgentAction]:
             worker.taken = said
             return _backed_up(worker)
         case SnapshotWanted(mark, buffer):
-            return [Fetch(order.worker, order.welcome.job_id, position_of(order), mark, buffer, order.holders)]
+            return [Fetch(order.worker, part_of(order), mark, buffer, order.holders)]
         case _:
             assert_never(said)
 
@@ -351,5 +353,4 @@ def _backed_up(worker: _Worker) -> list[AgentAction]:
     if worker.backup.alone:
         worker.taken = None
         return [Tell(order.worker, BackupEnded(taken.mark, kept=True))]
-    part = (order.worker, order.welcome.job_id, position_of(order))
-    return [SendBackup(*part, taken.mark, taken.base, worker.backup.to)]
+    return [SendBackup(order.worker, part_of(order), taken.mark, taken.base, worker.backup.to)]

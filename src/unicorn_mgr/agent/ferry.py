@@ -20,14 +20,15 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import structlog
 
 from unicorn_mgr import tokens
-from unicorn_mgr.agent.copies import Copies, Key, NoRoom
+from unicorn_mgr.agent.copies import Copies, NoRoom
 from unicorn_mgr.messages import Holder
-from unicorn_mgr.model import Epoch, Lineage, Mark
+from unicorn_mgr.model import Epoch, Lineage, Mark, StatePart
 from unicorn_mgr.seal import Snapshot
 from unicorn_mgr.tls import Role, role_of
 
@@ -78,11 +79,13 @@ class Ferry:
         self._secure = secure
         self.pace = Pace()
 
-    def push(self, holder: Holder, key: Key, head: Snapshot, file: int, base: Mark, stop: threading.Event) -> None:
+    def push(
+        self, holder: Holder, part: StatePart, head: Snapshot, file: int, base: Mark, stop: threading.Event
+    ) -> None:
         """Leave a copy of a snapshot there; one of `base` stays.  Raises `Denied`, and `OSError`."""
         asked = {"op": "push", "mark": _plain(head.mark), "checksum": head.checksum, "size": head.end}
         asked["base"] = _plain(base)
-        with self._call(holder, key, asked) as (line, answer), _mapped(file, head.end) as memory:
+        with self._call(holder, part, asked) as (line, answer), _mapped(file, head.end) as memory:
             at = int(answer["at"])
             with memoryview(memory) as whole:
                 while at < head.end:
@@ -94,10 +97,12 @@ class Ferry:
                         at += len(chunk)
             _answer(line)
 
-    def pull(self, holder: Holder, key: Key, mark: Mark, file: int, come: Partial, stop: threading.Event) -> None:
+    def pull(
+        self, holder: Holder, part: StatePart, mark: Mark, file: int, come: Partial, stop: threading.Event
+    ) -> None:
         """Bring a snapshot from there into a file, going on from what has come before.  Raises `Denied`, `OSError`."""
         asked = {"op": "pull", "mark": _plain(mark), "at": come.at, "checksum": come.checksum}
-        with self._call(holder, key, asked) as (line, answer):
+        with self._call(holder, part, asked) as (line, answer):
             come.at, come.checksum, come.size = int(answer["at"]), int(answer["checksum"]), int(answer["size"])
             line.settimeout(STALLED_SECONDS)
             os.posix_fallocate(file, 0, come.size)
@@ -111,13 +116,15 @@ class Ferry:
                         raise ConnectionError(f"node {holder.node} has ended the connection")
                     come.at += got
 
-    def look(self, holder: Holder, key: Key) -> list[tuple[Mark, bool]]:
+    def look(self, holder: Holder, part: StatePart) -> list[tuple[Mark, bool]]:
         """The snapshots of a part that are there, and whether each is known to be committed."""
-        with self._call(holder, key, {"op": "look"}) as (_, answer):
+        with self._call(holder, part, {"op": "look"}) as (_, answer):
             return [(_mark(mark), bool(committed)) for mark, committed in answer["found"]]
 
     @contextlib.contextmanager
-    def _call(self, holder: Holder, key: Key, asked: dict[str, Any]) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
+    def _call(
+        self, holder: Holder, part: StatePart, asked: dict[str, Any]
+    ) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
         line = socket.create_connection((holder.address, holder.port), CONNECT_SECONDS)
         try:
             line.settimeout(SILENT_SECONDS)
@@ -125,7 +132,7 @@ class Ferry:
             if self._secure is not None:
                 line = self._secure(False).wrap_socket(line)
                 _check_role(line)
-            about = {"job": key.job_id, "position": key.position, "by": self._node, "token": holder.token}
+            about = {**asdict(part), "by": self._node, "token": holder.token}
             _say(line, {**about, **asked})
             yield line, _answer(line)
         except (ssl.SSLError, ValueError, KeyError, TypeError) as wrong:
@@ -183,12 +190,12 @@ class Pier:
                 line = self._secure(True).wrap_socket(line, server_side=True)
                 _check_role(line)
             asked = _hear(line)
-            key = Key(str(asked["job"]), int(asked["position"]))
-            if not tokens.lets_in(str(asked["token"]), self.key, *key, str(asked["by"])):
+            part = StatePart(str(asked["job_id"]), str(asked["shape"]), int(asked["position"]))
+            if not tokens.lets_in(str(asked["token"]), self.key, part, str(asked["by"])):
                 _say(line, {"denied": "its token is of another part or node"})
                 return
             try:
-                self._answer(line, key, asked)
+                self._answer(line, part, asked)
             except NoRoom as why:
                 _say(line, {"denied": f"no room: {why}"})
         except (OSError, ValueError, KeyError, TypeError, Denied) as failed:
@@ -197,21 +204,21 @@ class Pier:
             line.close()
             self._places.release()
 
-    def _answer(self, line: socket.socket, key: Key, asked: dict[str, Any]) -> None:
+    def _answer(self, line: socket.socket, part: StatePart, asked: dict[str, Any]) -> None:
         match asked["op"]:
             case "push":
-                self._receive(line, key, asked)
+                self._receive(line, part, asked)
             case "pull":
-                self._hand_out(line, key, asked)
+                self._hand_out(line, part, asked)
             case "look":
-                found = [(_plain(head.mark), head.committed) for head in self._copies.look(key)]
+                found = [(_plain(head.mark), head.committed) for head in self._copies.look(part)]
                 _say(line, {"found": found})
             case other:
                 _say(line, {"denied": f"{other}: nobody here knows what that is"})
 
-    def _receive(self, line: socket.socket, key: Key, asked: dict[str, Any]) -> None:
+    def _receive(self, line: socket.socket, part: StatePart, asked: dict[str, Any]) -> None:
         mark, base = _mark(asked["mark"]), _mark(asked["base"])
-        copy, file = self._copies.begin(key, mark, int(asked["checksum"]), int(asked["size"]), base)
+        copy, file = self._copies.begin(part, mark, int(asked["checksum"]), int(asked["size"]), base)
         try:
             memory = _mapped(file, copy.size)
         finally:
@@ -232,8 +239,8 @@ class Pier:
         why = self._copies.check(copy)
         _say(line, {"denied": why} if why else {"kept": True})
 
-    def _hand_out(self, line: socket.socket, key: Key, asked: dict[str, Any]) -> None:
-        found = self._copies.open(key, _mark(asked["mark"]))
+    def _hand_out(self, line: socket.socket, part: StatePart, asked: dict[str, Any]) -> None:
+        found = self._copies.open(part, _mark(asked["mark"]))
         if found is None:
             _say(line, {"denied": "it is not here any more"})
             return

@@ -20,8 +20,7 @@ import structlog
 from unicorn_mgr import __version__, messages
 from unicorn_mgr.agent import cutoff, logs
 from unicorn_mgr.agent.backups import Backups, Found
-from unicorn_mgr.agent.copies import Key
-from unicorn_mgr.agent.core import AgentCore, position_of
+from unicorn_mgr.agent.core import AgentCore, part_of
 from unicorn_mgr.agent.host import Host, HostConfig
 from unicorn_mgr.agent.hub import Hub
 from unicorn_mgr.agent.link import Link, LinkRefused
@@ -242,10 +241,10 @@ class AgentService:
                 self._backups.copies.release(job_ids)
             case SendBackup():
                 self._backups.send(action)
-            case Fetch(worker, job_id, position, mark, buffer, holders):
-                self._backups.fetch(worker, Key(job_id, position), mark, buffer, holders)
-            case DropCopies(job_id, position):
-                self._backups.copies.forget(Key(job_id, position))
+            case Fetch(worker, part, mark, buffer, holders):
+                self._backups.fetch(worker, part, mark, buffer, holders)
+            case DropCopies(part):
+                self._backups.copies.forget(part)
             case Strike(worker, fault):
                 if self._config.drills:
                     self._host.strike(worker, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
@@ -284,8 +283,7 @@ class AgentService:
                     self._emit(NotSpawned(order.worker, str(failed)))
                     return
         if order.holders:
-            key = Key(order.welcome.job_id, position_of(order))
-            self._elsewhere[order.worker] = await self._backups.look(key, order.holders)
+            self._elsewhere[order.worker] = await self._backups.look(part_of(order), order.holders)
         self._host.spawn(order, folder)
 
     async def _fetch_snapshot(self, digest: str) -> bytes:

@@ -10,8 +10,8 @@ import typer
 from unicorn_mgr.cli import shapes
 from unicorn_mgr.cli.common import Client, CoordinatorOption, JsonOption, Problem, TlsOption
 from unicorn_mgr.cli.show import ago, one_line, say, show_json, show_table
-from unicorn_mgr.coordinator.shapes import said
 from unicorn_mgr.messages import JobView
+from unicorn_mgr.model import said
 
 COLUMNS = (
     "JOB",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unicorn_mgr.coordinator.shapes import in_shape, said
+from unicorn_mgr.coordinator.shapes import in_shape
 from unicorn_mgr.coordinator.state import ClusterState, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.throughput import COUNTLESS, expected
 from unicorn_mgr.effects import coordinator as e
@@ -24,7 +24,7 @@ from unicorn_mgr.messages import (
     SetWishes,
     UndrainNode,
 )
-from unicorn_mgr.model import AXES, FAULTS, PLACES, Drill, JobSpec
+from unicorn_mgr.model import AXES, FAULTS, PLACES, Drill, JobSpec, said
 from unicorn_mgr.profiles.problem import ProfileError
 
 NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?")

@@ -16,6 +16,8 @@ HOMES_MAX = 4
 class Backups:
     """Of one job."""
 
+    shape: str = ""
+    """Of the job's replicas."""
     epoch: Epoch = field(default_factory=Epoch)
     """The membership that they were placed for."""
     sources: dict[int, str] = field(default_factory=dict)
@@ -28,8 +30,8 @@ class Backups:
     """Why it is not as safe as it could be."""
     step: int = -1
     """The last one of which all parts have their copies."""
-    older: list[tuple[int, str]] = field(default_factory=list)
-    """(position, node) of copies that stay until all parts have newer ones."""
+    older: list[tuple[str, int, str]] = field(default_factory=list)
+    """(shape, position, node) of copies that stay until all parts have newer ones."""
     older_until: int = -1
     """Until copies of a later step than this are there."""
     homes: dict[int, list[str]] = field(default_factory=dict)
@@ -40,18 +42,20 @@ class Backups:
         if isinstance(event, CopiesReleased):
             self.older = []
             return
-        moved = [(p, node) for p, (node, _) in self.peers.items() if _node(event, p) != node]
-        if moved:
-            kept = [(p, node) for p, node in self.older if _node(event, p) != node]
-            self.older, self.older_until = list(dict.fromkeys([*kept, *moved])), self.step
+        moved = [(self.shape, p, node) for p, (node, _) in self.peers.items() if _node(event, p) != node]
+        kept = [(of, p, node) for of, p, node in self.older if of != self.shape or _node(event, p) != node]
+        self.older = list(dict.fromkeys([*kept, *moved]))
+        self.older_until = self.step if moved else self.older_until
         self.epoch, self.sources, self.peers = event.epoch, event.sources, event.peers
         self.keepers, self.reason = event.keepers, event.reason
         self.step = self.step if self.sources else -1
 
-    def of_another_shape(self) -> None:
-        """Its parts are others from now on; copies of those that were stay for a while, as all that moves away."""
-        self.older += [(p, node) for p, (node, _) in self.peers.items() if (p, node) not in self.older]
-        self.older_until, self.epoch = self.step, Epoch()
+    def change_shape(self, shape: str) -> None:
+        """Its parts are others from now on; those that were stay, as all that moves away."""
+        peers = [(self.shape, p, node) for p, (node, _) in self.peers.items()]
+        homes = [(self.shape, p, node) for p, nodes in self.homes.items() for node in reversed(nodes)]
+        self.older = list(dict.fromkeys([*self.older, *homes, *peers]))
+        self.shape, self.older_until, self.epoch = shape, self.step, Epoch()
         self.sources, self.peers, self.homes, self.reason = {}, {}, {}, ""
 
     def at_home(self, position: int, node: str) -> None:
@@ -59,11 +63,13 @@ class Backups:
         homes = [home for home in self.homes.get(position, ()) if home != node]
         self.homes[position] = [*homes, node][-HOMES_MAX:]
 
-    def nodes_with(self, position: int) -> Iterator[str]:
-        """Nodes whose memory may have snapshots of a part, each once."""
-        older = (node for p, node in self.older if p == position)
-        peer = (self.peers[position][0],) if position in self.peers else ()
-        yield from dict.fromkeys((*reversed(self.homes.get(position, [])), *peer, *older))
+    def nodes_with(self, shape: str, position: int) -> Iterator[str]:
+        """Nodes whose memory may have snapshots of a part of a replica of this shape, each once."""
+        found = [node for of, p, node in self.older if (of, p) == (shape, position)]
+        if shape == self.shape:
+            peer = (self.peers[position][0],) if position in self.peers else ()
+            found = [*reversed(self.homes.get(position, [])), *peer, *found]
+        yield from dict.fromkeys(found)
 
 
 def _node(event: BackupsPlaced, position: int) -> str:

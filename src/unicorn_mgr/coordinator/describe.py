@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from unicorn_mgr.coordinator.shapes import said
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import Mistake, Raised, Resumed, Sample, SnapshotsStopped, Suspended, Symptom
+from unicorn_mgr.model import said
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.planner.reasons import slots as slots_of
 
@@ -158,9 +158,8 @@ def _of_copies(event: e.Event) -> str:
             to = ", ".join(dict.fromkeys(node for node, _ in peers.values())) or "nowhere"
             return f"job {job}: snapshots are copied to {to}" + (f": {event.reason}" if event.reason else "")
         case e.CopiesReleased(job, copies):
-            return (
-                f"job {job}: copies of its snapshots on {', '.join(dict.fromkeys(n for _, n in copies))} are obsolete"
-            )
+            nodes = ", ".join(dict.fromkeys(node for _, _, node in copies))
+            return f"job {job}: copies of its snapshots on {nodes} are obsolete"
         case _:
             return ""
 

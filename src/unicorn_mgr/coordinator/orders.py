@@ -36,7 +36,7 @@ from unicorn_mgr.messages import (
     Synced,
     WorkerDirective,
 )
-from unicorn_mgr.model import AXES, Drill, Epoch, Lineage, WorkerName
+from unicorn_mgr.model import AXES, Drill, Epoch, Lineage, StatePart, WorkerName
 from unicorn_mgr.tokens import token
 
 LOG_BYTES_MAX = 64 << 20
@@ -153,14 +153,15 @@ class Orders:
 
     def _holder(self, state: ClusterState, job: Job, position: int, name: str, by: str) -> Holder:
         node = state.nodes[name]
-        shown = token(self.copies_key(name), self.job_id(job), position, by)
+        part = StatePart(self.job_id(job), job.backups.shape, position)
+        shown = token(self.copies_key(name), part, by)
         return Holder(name, node.address, node.copies_port, shown)
 
     def _back_up(self, state: ClusterState, event: e.BackupsPlaced | e.CopiesReleased) -> Iterator[e.Action]:
         job = state.jobs[event.job]
         if isinstance(event, e.CopiesReleased):
-            for position, node in event.copies:
-                yield e.SendToAgent(node, ForgetCopies(self.job_id(job), position))
+            for shape, position, node in event.copies:
+                yield e.SendToAgent(node, ForgetCopies(self.job_id(job), position, shape))
             return
         for position, name in event.sources.items():
             worker = job.workers[name]
@@ -181,7 +182,7 @@ class Orders:
         if event.job_running or job.spec.snapshot_budget <= 0:
             return ()
         position = WorkerName.parse(event.worker).seat % replica_size(job)
-        candidates = [state.nodes[name] for name in job.backups.nodes_with(position)]
+        candidates = [state.nodes[name] for name in job.backups.nodes_with(job.backups.shape, position)]
         found = [node.name for node in candidates if node.phase not in NOT_THERE and node.copies_port]
         found.sort(key=lambda name: name != event.node)
         return tuple(self._holder(state, job, position, name, event.node) for name in found)

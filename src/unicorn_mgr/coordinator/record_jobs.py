@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from unicorn_mgr.coordinator.record_incidents import tell
-from unicorn_mgr.coordinator.shapes import in_shape, said
+from unicorn_mgr.coordinator.shapes import in_shape
 from unicorn_mgr.coordinator.standstills import FROM_NOBODY, kind_of, measure
 from unicorn_mgr.coordinator.state import (
     Checkpoint,
@@ -22,7 +22,7 @@ from unicorn_mgr.coordinator.state import (
 )
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import Resumed, StateSource
-from unicorn_mgr.model import WorkerName
+from unicorn_mgr.model import WorkerName, said
 from unicorn_mgr.profiles.measured import restored
 
 JobEvent = (
@@ -60,6 +60,7 @@ def record(state: ClusterState, event: JobEvent, now: float) -> None:
         case e.JobSubmitted(_, name, spec):
             # Replicas of several workers are supervised one by one: they can do nothing without attach().
             state.jobs[name] = Job(name, spec, now, observe=spec.observe, gang=not spec.replica)
+            state.jobs[name].backups.shape = said(spec.replica)
         case e.ObserveSet(_, name, observe):
             if name:
                 state.jobs[name].observe = observe
@@ -183,7 +184,7 @@ def _shape_changed(job: Job, event: e.ShapeChanged) -> None:
     job.spec, job.seats_reason = in_shape(job.spec, event.axes), event.reason
     job.starts_before += max(job.incarnations.values(), default=0) + 1
     job.barred, job.marks, job.written, job.measured, job.paces = {}, {}, {}, {}, {}
-    job.backups.of_another_shape()
+    job.backups.change_shape(said(event.axes))
 
 
 def _suspended(

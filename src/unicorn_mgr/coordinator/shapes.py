@@ -12,8 +12,3 @@ from unicorn_mgr.model import JobSpec
 def in_shape(spec: JobSpec, axes: Mapping[str, int]) -> JobSpec:
     """The job with its replicas split along these axes."""
     return replace(spec, replica=dict(axes), replica_size=math.prod(axes.values()))
-
-
-def said(axes: Mapping[str, int]) -> str:
-    """As on the command line."""
-    return ",".join(f"{axis}={size}" for axis, size in axes.items())

@@ -24,7 +24,7 @@ from unicorn_mgr.messages import (
     WorkerQuiet,
     WorkerStarted,
 )
-from unicorn_mgr.model import Mark
+from unicorn_mgr.model import Mark, StatePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +259,7 @@ class SendBackup:
     """Copy a worker's snapshot to another node; to nobody if that has no name."""
 
     worker: str
-    job_id: str
-    position: int
+    part: StatePart
     mark: Mark
     base: Mark
     """All parts of this one are on a second node, as far as is known."""
@@ -272,8 +271,7 @@ class Fetch:
     """Bring a snapshot from one of these nodes into a worker's own memory."""
 
     worker: str
-    job_id: str
-    position: int
+    part: StatePart
     mark: Mark
     buffer: int
     holders: tuple[Holder, ...]
@@ -283,8 +281,7 @@ class Fetch:
 class DropCopies:
     """Copies of this part are kept elsewhere now."""
 
-    job_id: str
-    position: int
+    part: StatePart
 
 
 AgentAction = (

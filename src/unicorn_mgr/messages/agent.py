@@ -288,6 +288,7 @@ class BackUp:
 class ForgetCopies:
     job_id: str = ""
     position: int = 0
+    shape: str = ""
 
 
 ToAgent = (

@@ -376,12 +376,14 @@ class BackUp(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., to: _Optional[_Union[Holder, _Mapping]] = ..., alone: bool = ...) -> None: ...
 
 class ForgetCopies(_message.Message):
-    __slots__ = ("job_id", "position")
+    __slots__ = ("job_id", "position", "shape")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     position: int
-    def __init__(self, job_id: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
+    shape: str
+    def __init__(self, job_id: _Optional[str] = ..., position: _Optional[int] = ..., shape: _Optional[str] = ...) -> None: ...
 
 class StopWorker(_message.Message):
     __slots__ = ("worker", "reason", "gently")

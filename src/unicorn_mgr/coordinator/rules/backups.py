@@ -32,7 +32,8 @@ def released(c: Context, job: Job) -> Iterator[Decision]:
     """Copies that are left from an earlier placement are obsolete once all parts have newer ones, or need none."""
     del c
     newer = job.backups.step > job.backups.older_until or not job.backups.sources
-    if job.backups.older and newer and not job.over:
+    settled = job.running and job.transition is None
+    if job.backups.older and newer and settled and not job.over:
         yield CopiesReleased(job.name, tuple(job.backups.older))
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from unicorn_mgr.coordinator.outlook import wants_slots
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.shapes import said
 from unicorn_mgr.coordinator.state import Job, JobPhase
 from unicorn_mgr.effects.coordinator import Decision, ShapeChanged
+from unicorn_mgr.model import said
 
 
 def changed(c: Context, job: Job) -> Iterator[Decision]:

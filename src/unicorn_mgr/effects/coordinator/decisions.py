@@ -363,8 +363,8 @@ class CopiesReleased:
     """All parts have newer copies elsewhere: those that are left from before are obsolete."""
 
     job: str
-    copies: tuple[tuple[int, str], ...]
-    """(position, node)"""
+    copies: tuple[tuple[str, int, str], ...]
+    """(shape of the replica, position, node)"""
 
 
 @dataclass(frozen=True, slots=True)
