@@ -335,3 +335,47 @@ def test_half_a_replica_is_no_member_at_the_end_either(world: World) -> None:
     world.wait(world.settings.death_batch_seconds)
     assert seats_of(world.members()) == [4, 5]
     assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/1.0"], "the other is about to say so, too"
+
+
+def spread() -> World:
+    """Of two replicas in the second rack one is on one node, the other on both."""
+    world = World(nodes=0)
+    for node, rack, slots in (("n0", "a", 2), ("n1", "b", 3), ("n2", "b", 1)):
+        world.attach(node, slots, domain=rack)
+    world.train("gpt", 6, 2, replica_within="domain", **SPLIT)
+    return world
+
+
+@pytest.mark.parametrize("halted", [True, False])
+def test_a_communication_error_because_of_a_sibling_whose_node_is_lost_is_one_incident(halted: bool) -> None:
+    """The node is known to be lost long after the error has settled, and with it all of other replicas, or none."""
+    world = spread()
+    node = "n1" if halted else "n2"
+    (herald, sibling), rest = _by_reach(world, node)
+    world.tell(e.WorkerTold(herald, CUT_OFF), e.WorkerExited(m.Exited(herald, 1, CUT_OFF)))
+    world.wait(world.settings.settle_seconds + world.settings.death_batch_seconds)
+    world.tell(e.NodeSilent(node, 3.0))
+    assert sibling in [d.worker for d in world.decisions(e.WorkerCondemned)]
+    if halted:
+        world.tell(e.JobHalted("gpt", 1.1))
+    else:
+        world.resume(step=5)
+        world.wait(world.settings.silence_seconds_max)
+    assert world.node(node).phase.value == "lost"
+    found = [(i.worker, i.node, i.cause, i.severity) for i in world.incidents]
+    assert found == [("", node, "lost_connection", "SEV1")]
+    assert "first sign: Traceback\nRuntimeError: Connection closed" in world.incident().evidence
+    assert world.job().deaths == [], "the other node has nothing to do with it"
+    assert bool([name for name in rest if world.worker(name).node == node]) == halted
+    world.check_replay()
+
+
+def _by_reach(world: World, node: str) -> tuple[tuple[str, str], list[str]]:
+    """The worker whose replica reaches over to this node, and the one of it that is there; then all others."""
+    for seat in range(0, 6, 2):
+        pair = [f"gpt/{seat}.0", f"gpt/{seat + 1}.0"]
+        there = [name for name in pair if world.worker(name).node == node]
+        if len(there) == 1:
+            (here,) = set(pair) - set(there)
+            return (here, there[0]), sorted(set(world.members()) - set(pair))
+    raise AssertionError("no replica reaches over")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from unicorn_mgr.coordinator.record_workers import excuse
 from unicorn_mgr.coordinator.state import ClusterState, Incident, Job
 from unicorn_mgr.coordinator.triage import CHECKSUMS, UNREADABLE
 from unicorn_mgr.effects import coordinator as e
@@ -121,6 +122,8 @@ def _explained(state: ClusterState, event: e.IncidentExplained, now: float) -> N
     for worker in state.jobs[incident.job].workers.values():
         if worker.incident == incident.id:
             worker.incident = ""
+            if worker.cut_off:
+                excuse(state.jobs[incident.job], worker)
     _name_workers(state.jobs[incident.job], incident)
 
 

@@ -80,10 +80,10 @@ def gone(state: ClusterState, worker: Worker, reason: str, now: float) -> None:
         worker.condemned = worker.condemned or bool(lost)
     else:
         for sign in lost:
-            _excuse(job, sign)
+            excuse(job, sign)
 
 
-def _excuse(job: Job, worker: Worker) -> None:
+def excuse(job: Job, worker: Worker) -> None:
     """Another of its replica turns out to have been the cause."""
     worker.condemned = True
     job.deaths = [d for d in job.deaths if d.worker != worker.name]

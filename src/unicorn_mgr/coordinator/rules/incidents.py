@@ -71,10 +71,13 @@ def unreadable(c: Context, job: Job) -> Iterator[Decision]:
 
 def _first_sign(c: Context, job: Job, worker: Worker) -> Incident | None:
     """The incident that was opened for what others have felt of this worker's end."""
-    felt = [i for i in c.state.open_incidents(job) for w in job.lost_beside(worker) if w.cut_off and w.incident == i.id]
-    if felt:
-        return felt[0]
-    return unexplained(c, job) if worker.name in job.members else None
+    return felt(c, job, worker) or (unexplained(c, job) if worker.name in job.members else None)
+
+
+def felt(c: Context, job: Job, worker: Worker) -> Incident | None:
+    """What one of its replica has run into because of this worker's end, and could not go on."""
+    heralds = {w.incident for w in job.lost_beside(worker) if w.cut_off}
+    return next((i for i in c.state.open_incidents(job) if i.id in heralds), None)
 
 
 def open_symptom(c: Context, job: Job) -> Incident | None:

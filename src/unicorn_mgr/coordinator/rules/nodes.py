@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.rules import Context
-from unicorn_mgr.coordinator.rules.incidents import explained, incident_id, unexplained
-from unicorn_mgr.coordinator.state import ClusterState, Job, Node, NodePhase, WorkerPhase
+from unicorn_mgr.coordinator.rules.incidents import explained, felt, incident_id, unexplained
+from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, NodePhase, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     BreakerReset,
     BreakerTripped,
@@ -52,13 +52,16 @@ def lost(c: Context) -> Iterator[Decision]:
         silent = c.now - node.silent_at + c.settings.lease_seconds
         if hurt:
             opened = _opened(c, node, hurt[0].name, reason, silent, would_have=c.state.observes(hurt[0]))
-            symptom = unexplained(c, hurt[0])
+            symptom = _felt(c, hurt[0], node) or unexplained(c, hurt[0])
             yield opened if symptom is None else explained(symptom, opened)
             return
         if observed or (c.state.observe and node.reason == reason):
             continue
         if not _jobs_on(c.state, node) and not _has_node_incident(c.state, node):
-            yield _opened(c, node, "", reason, silent, would_have=c.state.observe)
+            opened = _opened(c, node, "", reason, silent, would_have=c.state.observe)
+            symptoms = (_felt(c, job, node) for job in c.state.jobs.values() if not job.over)
+            symptom = next((symptom for symptom in symptoms if symptom is not None), None)
+            yield opened if symptom is None else explained(symptom, opened)
             return
         if not c.state.observe:
             yield NodeLost(node.name, reason)
@@ -185,6 +188,12 @@ def _jobs_on(state: ClusterState, node: Node) -> list[Job]:
     return [state.jobs[name] for name in sorted(held)]
 
 
+def _felt(c: Context, job: Job, node: Node) -> Incident | None:
+    """What others have run into because of its end, of whose replicas it had a worker."""
+    there = [w for w in job.workers.values() if w.node == node.name and w.exited is None]
+    return next((symptom for w in there if (symptom := felt(c, job, w)) is not None), None)
+
+
 def _has_incident(state: ClusterState, job: Job, node: Node) -> bool:
     return any(
         i.node == node.name and i.cause == triage.LOST_CONNECTION.cause and not i.worker
@@ -193,4 +202,5 @@ def _has_incident(state: ClusterState, job: Job, node: Node) -> bool:
 
 
 def _has_node_incident(state: ClusterState, node: Node) -> bool:
-    return any(state.incidents[name].node == node.name for name in state.node_incidents)
+    alone = any(state.incidents[name].node == node.name for name in state.node_incidents)
+    return alone or any(_has_incident(state, job, node) for job in state.jobs.values())
