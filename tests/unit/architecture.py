@@ -65,6 +65,7 @@ PURE = (
     "coordinator.core",
     "coordinator.counters",
     "coordinator.fence",
+    "coordinator.hearing",
     "coordinator.state",
     "coordinator.record*",
     "coordinator.rules*",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -26,8 +27,10 @@ TABLE = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored by whatever nohup has started
     with bench(tmp_path_factory.mktemp("warm")) as made:
         yield made
+    signal.signal(signal.SIGHUP, inherited)
 
 
 @pytest.mark.parametrize("name", TABLE)

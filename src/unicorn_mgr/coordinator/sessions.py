@@ -14,35 +14,21 @@ from unicorn_mgr.codec import encode
 from unicorn_mgr.coordinator.admission import NAME
 from unicorn_mgr.coordinator.authority import Authority
 from unicorn_mgr.coordinator.driver import Driver
+from unicorn_mgr.coordinator.hearing import Ears, Frozen, believable
 from unicorn_mgr.coordinator.logbook import LogBook
 from unicorn_mgr.coordinator.rules.replicas import replica_size
-from unicorn_mgr.coordinator.state import NodePhase
-from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     AgentMessage,
-    Beat,
     CoordinatorMessage,
-    Evidence,
-    Exited,
-    ForgetWorker,
     Hello,
     LogChunk,
-    Published,
     Reading,
     Refused,
-    Sample,
     SnapshotChunk,
     SnapshotRequest,
-    StopWorker,
     StoreCall,
     ToAgent,
     Welcome,
-    WorkerAttached,
-    WorkerDying,
-    WorkerFact,
-    WorkerQuiet,
-    WorkerStarted,
-    WorkerTruth,
 )
 from unicorn_mgr.model import PROTOCOL
 from unicorn_mgr.phases import Phase
@@ -89,6 +75,7 @@ class Agents:
         self._logs = logs
         self._authority = authority
         self.sessions: dict[str, Session] = {}
+        self._ears = Ears(lambda: driver.core.state, driver.liveness, driver.publish, self.send)
         self.outdated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def send(self, node: str, body: ToAgent) -> None:
@@ -183,45 +170,9 @@ class Agents:
                 s.backup_bytes_per_second,
             ),
         )
-        driver.liveness.beat(hello.node, (), driver.now())
-        epochs = {w.worker: w.epoch for w in hello.workers if w.epoch is not None}
-        known = tuple(sorted(w.worker for w in hello.workers))
-        await driver.tell(
-            e.NodeAttached(
-                hello.node,
-                hello.incarnation,
-                hello.slots,
-                hello.address,
-                known,
-                epochs,
-                hello.drills,
-                hello.domain,
-                hello.copies_port,
-            )
-        )
-        for truth in hello.workers:
-            await self._tell_truth(session, truth)
+        for fact in self._ears.hello(hello, driver.now()):
+            await driver.tell(fact)
         self._logs.remind(lambda body: session.say(term, body))
-
-    async def _tell_truth(self, session: Session, truth: WorkerTruth) -> None:
-        """What is true of a worker, as the facts it would have been told by."""
-        name, driver = truth.worker, self._driver
-        if self._is_stranger(session, name):
-            return
-        if truth.pid:
-            await driver.tell(e.WorkerStarted(name, truth.pid))
-        if truth.attached:
-            await driver.tell(e.WorkerAttached(name))
-        told = (truth.ready, truth.resumed, truth.symptom, truth.unreachable, truth.leaving, truth.loop_ended)
-        for fact in (*told, truth.written, truth.suspended, truth.mistake, truth.fresh_start):
-            if fact is not None:
-                await driver.tell(e.WorkerTold(name, fact))
-        if truth.published is not None:
-            await self._published(name, truth.published)
-        if truth.dying:
-            await driver.tell(e.WorkerDying(name, "told again"))
-        if truth.exited is not None:
-            await self._exited(session, truth.exited)
 
     # -- messages ------------------------------------------------------------------------
 
@@ -236,65 +187,22 @@ class Agents:
 
     async def _hear(self, session: Session, message: AgentMessage) -> None:
         driver, body = self._driver, message.body
-        if self._is_stranger(session, _told_of(body)):
-            return
         match body:
-            case Beat() if self._is_lost(session.node):
-                # It was only frozen.  Attached anew it says what is true there, and is told what still counts.
-                session.end()
-            case Beat(_, samples):
-                driver.liveness.beat(session.node, _believable(samples), driver.now())
-            case WorkerFact(worker, Published() as note):
-                await self._published(worker, note)
-            case WorkerFact(worker, fact):
-                assert not isinstance(fact, Published)
-                await driver.tell(e.WorkerTold(worker, fact))
-            case WorkerStarted(worker, pid):
-                await driver.tell(e.WorkerStarted(worker, pid))
-            case WorkerAttached(worker):
-                await driver.tell(e.WorkerAttached(worker))
-            case WorkerDying(worker, witness, last):
-                await driver.tell(e.WorkerDying(worker, witness, last))
-            case Exited():
-                await self._exited(session, body)
-            case WorkerQuiet(sample, limit) if _believable((sample,)):
-                await driver.tell(e.WorkerQuiet(sample, limit))
             case Reading(request, samples):
-                driver.reading(session.node, request, _believable(samples))
-            case Evidence(worker, _, stacks, tool):
-                await driver.tell(e.EvidenceTaken(worker, stacks, tool))
+                driver.reading(session.node, request, believable(samples))
             case LogChunk():
                 self._logs.hear(session.node, body)
             case StoreCall():
-                self._store_call(session, body)
-            case Hello() | WorkerQuiet():
+                if not self._ears.is_stranger(session.node, body):
+                    self._store_call(session, body)
+            case Hello():
                 log.warning("a message is not believed", node=session.node, kind=type(body).__name__)
-
-    def _is_lost(self, node: str) -> bool:
-        found = self._driver.core.state.nodes.get(node)
-        return found is not None and found.phase is NodePhase.LOST
-
-    def _is_stranger(self, session: Session, name: str) -> bool:
-        """A process of an earlier job of the same name, left over on this node: it is stopped, and not believed."""
-        worker = self._driver.core.state.worker(name)
-        if worker is None or worker.node == session.node:
-            return False
-        term = self._driver.core.state.term
-        session.say(term, StopWorker(name, f"the worker of this name is on node {worker.node}"))
-        session.say(term, ForgetWorker(name))
-        return True
-
-    async def _published(self, worker: str, note: Published) -> None:
-        formed = self._driver.publish(worker, note)
-        if formed is not None:
-            await self._driver.tell(formed)
-
-    async def _exited(self, session: Session, exited: Exited) -> None:
-        self._driver.liveness.forget(exited.worker)
-        if self._driver.core.state.worker(exited.worker) is None:
-            session.say(self._driver.core.state.term, ForgetWorker(exited.worker))
-        else:
-            await self._driver.tell(e.WorkerExited(exited))
+            case _:
+                try:
+                    for fact in self._ears.heard(session.node, body, driver.now()):
+                        await driver.tell(fact)
+                except Frozen:  # attached anew it says what is true there, and is told what still counts
+                    session.end()
 
     def _store_call(self, session: Session, call: StoreCall) -> None:
         worker = self._driver.core.state.worker(call.worker)
@@ -320,19 +228,3 @@ class Agents:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"snapshot: {asked.digest}: not here")
         for at in range(0, len(data), SNAPSHOT_CHUNK_BYTES):
             yield encode(SnapshotChunk(data[at : at + SNAPSHOT_CHUNK_BYTES]))
-
-
-def _believable(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-    """Those that stand at a place which there is: a worker may have scribbled over its ring."""
-    return tuple(s for s in samples if s.phase in _PLACES)
-
-
-def _told_of(body: object) -> str:
-    """The worker that a message tells news of; output may as well be an earlier one's."""
-    match body:
-        case WorkerFact() | WorkerStarted() | WorkerAttached() | WorkerDying() | Exited() | Evidence() | StoreCall():
-            return body.worker
-        case WorkerQuiet(sample):
-            return sample.worker
-        case _:
-            return ""

@@ -5,24 +5,18 @@ With FSDP2 along `shard` and tensor parallelism along `tensor` where a replica h
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
+from splitting import BATCH, CLASSES, HIDDEN, WIDTH, Diary, batch_of, options
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import unicorn_mgr as unicorn
 
-WIDTH, HIDDEN, CLASSES, BATCH, BLOCKS = 10, 14, 7, 3, 4
+BLOCKS = 4
 
 
 class Block(nn.Module):
@@ -69,16 +63,6 @@ def loss_fn(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, wanted, reduction="sum")
 
 
-def batch_of(step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1000 * step + number)
-    return torch.randn(BATCH, WIDTH, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    found: Any = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return torch.as_tensor(found)
-
-
 def cut(model: Model, mesh: Any, axes: list[str]) -> PipelineStage | None:
     """As torch documents it: one stage of the pipeline is left, then tensor parallelism, then FSDP2."""
     pipeline = mesh["pipeline"] if "pipeline" in axes else None
@@ -97,30 +81,17 @@ def cut(model: Model, mesh: Any, axes: list[str]) -> PipelineStage | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--micro-batches", type=int, default=6)
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds a micro-batch takes, until told to hurry")
-    parser.add_argument("--axes", default="pipeline")
+    parser = options(axes="pipeline")
     parser.add_argument("--at-once", type=int, default=2)
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    me = os.environ.get("UNICORN_WORKER", "alone").replace("/", "-")
-    records = (args.out / f"records-{me}-{os.getpid()}.jsonl").open("a", buffering=1)
-    axes: list[str] = args.axes.split(",")
+    diary = Diary(args.out, args.pace)
     torch.set_default_dtype(torch.float64)
 
-    def take_time(step: unicorn.Step, number: int) -> None:
-        records.write(json.dumps([os.getpid(), step.number, number, step.rehearsal]) + "\n")
-        if args.pace and not (args.out / "hurry").exists():
-            time.sleep(args.pace)
-
     with unicorn.attach() as job:
-        mesh = job.replica_mesh(*axes)
+        mesh = job.replica_mesh(*args.axes)
         torch.manual_seed(1)
         model = Model()
-        stage = cut(model, mesh, axes) if mesh is not None else None
+        stage = cut(model, mesh, args.axes) if mesh is not None else None
         schedule = Schedule1F1B(stage, args.at_once, loss_fn=loss_fn) if stage is not None else None
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1.0 / (1 + s))
@@ -131,13 +102,15 @@ def main() -> None:
             if schedule is None:
                 for number in step.micro_batches():
                     if step.counts:
-                        take_time(step, number)
+                        diary.computes(step, number)
+                        diary.take_time()
                     x, wanted = batch_of(step.number, number)
                     step.backward(loss_fn(model(x), wanted), weight=BATCH)
             else:
                 for share in step.shares(args.at_once):
                     for number in (n for n, counts in zip(share.numbers, share.counts, strict=True) if counts):
-                        take_time(step, number)
+                        diary.computes(step, number)
+                        diary.take_time()
                     batches = [batch_of(step.number, number) for number in share.numbers]
                     schedule.step(torch.cat([x for x, _ in batches]), target=torch.cat([w for _, w in batches]))
                     share.weigh([BATCH] * args.at_once)
@@ -147,11 +120,7 @@ def main() -> None:
             optimizer.zero_grad()
             if job.is_leader:
                 print(f"step {step.number} loss {step.metrics['loss']:.12f} size {job.size}", flush=True)
-    state = {name: whole(value) for name, value in model.state_dict().items()}
-    ended = {"state": state, "lr": scheduler.get_last_lr(), "scale": 1.0, "loss": step.metrics["loss"]}
-    torch.save(ended, args.out / f"weights-{me}.pt")
-    (args.out / f"ended-{me}.json").write_text(json.dumps({"worker": me, "pid": os.getpid()}))
-    sys.stdout.flush()
+    diary.end(model, scheduler.get_last_lr(), loss=step.metrics["loss"])
 
 
 if __name__ == "__main__":

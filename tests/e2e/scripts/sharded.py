@@ -6,23 +6,13 @@ The loss function itself records each call.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
-import time
-from pathlib import Path
-from typing import Any
-
 import torch
+from splitting import BATCH, CLASSES, HIDDEN, WIDTH, Diary, batch_of, options
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import unicorn_mgr as unicorn
-
-WIDTH, HIDDEN, CLASSES, BATCH = 10, 14, 7, 3
 
 
 class Block(nn.Module):
@@ -65,50 +55,31 @@ def split(model: Model, job: unicorn.Job, axes: list[str]) -> None:
         fully_shard(model, mesh=mesh["shard"])
 
 
-def batch_of(step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1000 * step + number)
-    return torch.randn(BATCH, WIDTH, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    found: Any = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return torch.as_tensor(found)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--micro-batches", type=int, default=6)
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds a micro-batch takes, until told to hurry")
-    parser.add_argument("--axes", default="shard")
+    parser = options(axes="shard")
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--raise-at", default="", help="STEP:NUMBER")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    me = os.environ.get("UNICORN_WORKER", "alone").replace("/", "-")
-    records = (args.out / f"records-{me}-{os.getpid()}.jsonl").open("a", buffering=1)
-    axes = args.axes.split(",")
+    diary = Diary(args.out, args.pace)
     torch.set_default_dtype(getattr(torch, args.dtype))
     with unicorn.attach() as job:
         torch.manual_seed(1)
         model = Model()
-        split(model, job, axes)
+        split(model, job, args.axes)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1.0 / (1 + s))
         training = job.train(model, optimizer, args.micro_batches, state={"scheduler": scheduler}, bucket_bytes=2048)
         for step in training.steps(args.steps):
             for number in step.micro_batches():
                 if step.counts:
-                    records.write(json.dumps([os.getpid(), step.number, number, step.rehearsal]) + "\n")
+                    diary.computes(step, number)
                 if args.raise_at == f"{step.number}:{number}" and step.counts and not step.rehearsal:
                     raise ValueError(f"planted: micro-batch {number} of step {step.number}")
-                if args.pace and not (args.out / "hurry").exists():
-                    time.sleep(args.pace)
+                diary.take_time()
                 x, wanted = batch_of(step.number, number)
                 loss = nn.functional.cross_entropy(model(x), wanted, reduction="sum")
                 step.backward(loss, weight=BATCH)
-            if "tensor" in axes:
+            if "tensor" in args.axes:
                 step.clip_grad_norm(0.5)  # torch's own wants all parameters on the same mesh
             else:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -117,10 +88,7 @@ def main() -> None:
             optimizer.zero_grad()
             if job.is_leader:
                 print(f"step {step.number} loss {step.metrics['loss']:.12f} size {job.size}", flush=True)
-    state = {name: whole(value) for name, value in model.state_dict().items()}
-    torch.save({"state": state, "lr": scheduler.get_last_lr(), "scale": 1.0}, args.out / f"weights-{me}.pt")
-    (args.out / f"ended-{me}.json").write_text(json.dumps({"worker": me, "pid": os.getpid()}))
-    sys.stdout.flush()
+    diary.end(model, scheduler.get_last_lr())
 
 
 if __name__ == "__main__":
