@@ -102,3 +102,10 @@ def test_a_job_that_is_over_has_it_given_back(place: Bench) -> None:
     place.release()
     live(place, slot=0, job_id="three", ends="well")
     assert kept_bytes(place) == 0
+
+
+def test_the_next_agent_gives_back_what_it_has_never_seen(place: Bench) -> None:
+    live(place, "a", slot=0, job_id="one")
+    place.restart_agent()
+    place.release("two")
+    assert live(place, slot=1, job_id="one") == ("", [])

@@ -74,7 +74,7 @@ class Host:
         self._spawning: dict[str, asyncio.Event] = {}
         self._emit = emit
         self._store_call = store_call
-        self._templates = TemplatePool(config.templates, config.node, self._ended, self._orphaned)
+        self._templates = TemplatePool(config.templates, config.node, config.socket, self._ended, self._orphaned)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -216,7 +216,6 @@ class Host:
             "env": environment,
             "log": str(logfile),
             "original": list(order.command),
-            "agent": str(self.config.socket),
             "job": order.welcome.job_id,
             "slot": order.slot,
         }
@@ -351,7 +350,7 @@ class Host:
 
     def release(self, job_ids: tuple[str, ...]) -> None:
         """Snapshots in memory of all other jobs may go."""
-        self._templates.release(str(self.config.socket), None, job_ids)
+        self._templates.release(job_ids)
 
     def strike(self, worker: str, number: int) -> None:
         """A drill from outside."""

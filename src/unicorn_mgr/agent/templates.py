@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,9 @@ import structlog
 
 START_SECONDS_MAX = 120.0
 PACKET_BYTES_MAX = 180_000
+JOBS_IN_PACKET = 1000
+UNSENT_MAX = 1000
+"""Packets that wait for a template which stands still; with more it is given up."""
 
 _IMPORT_TIME = (
     "CONDA", "CUDA", "GLOO_", "GOMP_", "HOME", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_",
@@ -78,16 +82,28 @@ class _Line:
     spawning: dict[str, asyncio.Future[Found]] = field(default_factory=dict)
     adopted: dict[str, Found] = field(default_factory=dict)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    unsent: deque[bytes] = field(default_factory=deque)
+    jobs: set[str] = field(default_factory=set)
+    """Of which it may have memory with snapshots."""
 
 
 class TemplatePool:
-    """All templates of one agent.  `ended` is told of exits, `lost` of workers whose template has died."""
+    """All templates of one agent, whose workers find it at `agent`.
+
+    `ended` is told of exits, `lost` of workers whose template has died.
+    """
 
     def __init__(
-        self, folder: Path, node: str, ended: Callable[[str, int], None], lost: Callable[[list[str]], None]
+        self,
+        folder: Path,
+        node: str,
+        agent: Path,
+        ended: Callable[[str, int], None],
+        lost: Callable[[list[str]], None],
     ) -> None:
         self._folder = folder
         self._node = node
+        self._agent = str(agent)
         self._ended = ended
         self._lost = lost
         self._lines: dict[Path, _Line] = {}
@@ -114,20 +130,30 @@ class TemplatePool:
         """Make a worker's process.  Raises `TemplateError`."""
         bare = request["kind"] == "exec"
         line = await self._open(sys.executable if bare else interpreter, flags, environment, bare)
-        packet = json.dumps({**request, "op": "spawn", "node": self._node}).encode()
-        if len(packet) > PACKET_BYTES_MAX:
-            raise TemplateError(f"environment: {len(packet)} bytes with the command: want at most {PACKET_BYTES_MAX}")
-        self.release(request["agent"], request["slot"], (request["job"],))
+        asked = {**request, "op": "spawn", "node": self._node, "agent": self._agent}
+        size = len(json.dumps(asked).encode())
+        if size > PACKET_BYTES_MAX:
+            raise TemplateError(f"environment: {size} bytes with the command: want at most {PACKET_BYTES_MAX}")
+        self.release((request["job"],), request["slot"])
         worker = request["worker"]
-        line.spawning[worker] = asyncio.get_running_loop().create_future()
+        spawned = line.spawning[worker] = asyncio.get_running_loop().create_future()
         self._line_of[worker] = line
-        line.socket.send(packet)
-        return await line.spawning[worker]
+        line.jobs.add(request["job"])
+        self._tell(line, asked)
+        return await spawned
 
-    def release(self, agent: str, slot: int | None, jobs: Collection[str]) -> None:
-        """Give back the memory with snapshots of other jobs than these; in one slot, if one is named."""
-        for line in self._lines.values():
-            self._tell(line, {"op": "release", "agent": agent, "slot": slot, "jobs": list(jobs)})
+    def release(self, live: Collection[str], slot: int | None = None) -> None:
+        """Give back the memory with snapshots of other jobs than these; in one slot, if one is named.
+
+        Those are named whose memory it is: of jobs that live there may be more than a packet can have.
+        """
+        for line in list(self._lines.values()):
+            over = sorted(line.jobs.difference(live))
+            for at in range(0, len(over), JOBS_IN_PACKET):
+                jobs = over[at : at + JOBS_IN_PACKET]
+                self._tell(line, {"op": "give_back", "agent": self._agent, "slot": slot, "jobs": jobs})
+            if slot is None:
+                line.jobs.difference_update(over)
 
     def forget(self, worker: str) -> None:
         """Let the template reap an ended worker."""
@@ -135,17 +161,32 @@ class TemplatePool:
         if line is not None and line.path in self._lines:
             self._tell(line, {"op": "forget", "worker": worker})
 
-    @staticmethod
-    def _tell(line: _Line, said: dict[str, Any]) -> None:
+    def _tell(self, line: _Line, said: dict[str, Any]) -> None:
+        """As soon as it listens: nothing here waits for a template that stands still."""
+        line.unsent.append(json.dumps(said).encode())
+        if len(line.unsent) > UNSENT_MAX:
+            log.error("a template has stood still for too long and is given up", path=str(line.path))
+            self._template_lost(line)
+        elif len(line.unsent) == 1:
+            self._send(line)
+
+    def _send(self, line: _Line) -> None:
+        loop = asyncio.get_running_loop()
         with contextlib.suppress(ConnectionError):  # it has died, which is heard next
-            line.socket.send(json.dumps(said).encode())
+            while line.unsent:
+                try:
+                    line.socket.send(line.unsent[0])
+                except BlockingIOError:
+                    loop.add_writer(line.socket, self._send, line)
+                    return
+                line.unsent.popleft()
+        line.unsent.clear()
+        loop.remove_writer(line.socket)
 
     def close(self) -> None:
         """Leave the templates alone; they and their workers run on."""
-        loop = asyncio.get_running_loop()
         for line in self._lines.values():
-            loop.remove_reader(line.socket)
-            line.socket.close()
+            _hang_up(line)
         self._lines.clear()
 
     # -- connecting ----------------------------------------------------------------------
@@ -209,7 +250,7 @@ class TemplatePool:
         line.socket.setblocking(False)
         self._lines[path] = line
         asyncio.get_running_loop().add_reader(line.socket, self._hear, line)
-        line.socket.send(json.dumps({"op": "adopt", "node": self._node}).encode())
+        self._tell(line, {"op": "adopt", "node": self._node, "agent": self._agent})
         await line.ready.wait()
         return line
 
@@ -236,6 +277,7 @@ class TemplatePool:
                 line.adopted[worker] = _found(said, fds)
                 self._line_of[worker] = line
             case "ready":
+                line.jobs.update(said.get("jobs", ()))
                 line.ready.set()
             case "exited":
                 if said["worker"] in line.adopted:  # perhaps nobody has been told of it yet
@@ -245,8 +287,7 @@ class TemplatePool:
                 log.info("snapshots in memory are given up", worker=said["worker"], bytes=said["bytes"])
 
     def _template_lost(self, line: _Line) -> None:
-        asyncio.get_running_loop().remove_reader(line.socket)
-        line.socket.close()
+        _hang_up(line)
         self._lines.pop(line.path, None)
         line.ready.set()
         for future in line.spawning.values():
@@ -257,6 +298,13 @@ class TemplatePool:
             del self._line_of[worker]
         log.warning("template lost", path=str(line.path), workers=len(orphans))
         self._lost(orphans)
+
+
+def _hang_up(line: _Line) -> None:
+    loop = asyncio.get_running_loop()
+    loop.remove_reader(line.socket)
+    loop.remove_writer(line.socket)
+    line.socket.close()
 
 
 def _found(said: dict[str, Any], fds: list[int]) -> Found:

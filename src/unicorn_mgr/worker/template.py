@@ -152,11 +152,11 @@ class Template:
             case "spawn":
                 self._spawn(agent, asked)
             case "adopt":
-                self._adopt(agent, asked["node"])
+                self._adopt(agent, asked)
             case "forget":
                 self._forget(asked["worker"])
-            case "release":
-                self._release(agent, asked)
+            case "give_back":
+                self._give_back(agent, asked)
 
     def _lose(self, agent: socket.socket) -> None:
         self._poll.unregister(agent)
@@ -223,10 +223,10 @@ class Template:
         self.shelves.remove(shelf)
         return shelf.close(empty=not self._lives(shelf.worker))
 
-    def _release(self, agent: socket.socket, asked: dict[str, Any]) -> None:
-        """Give back what was left by workers of jobs that are not among those named; in one slot, if one is."""
+    def _give_back(self, agent: socket.socket, asked: dict[str, Any]) -> None:
+        """What was left by workers of these jobs; in one slot, if one is named."""
         for shelf in list(self.shelves):
-            named = shelf.agent == asked["agent"] and shelf.job not in asked["jobs"]
+            named = shelf.agent == asked["agent"] and shelf.job in asked["jobs"]
             if named and (asked["slot"] is None or (asked["slot"] == shelf.slot and not self._lives(shelf.worker))):
                 size = self._drop(shelf)
                 if size:
@@ -282,9 +282,10 @@ class Template:
         if child.owner is not None:
             self._say(child.owner, {"op": "exited", "worker": child.worker, "status": child.status})
 
-    def _adopt(self, agent: socket.socket, node: str) -> None:
+    def _adopt(self, agent: socket.socket, asked: dict[str, Any]) -> None:
         """An agent has come back: hand it the workers of its node."""
-        mine = [c for c in self.children.values() if c.node == node]
+        mine = [c for c in self.children.values() if c.node == asked["node"]]
+        jobs = sorted({shelf.job for shelf in self.shelves if shelf.agent == asked["agent"]})
         for child in mine:
             child.owner = agent
             said = {
@@ -296,7 +297,7 @@ class Template:
             }
             files = [file for shelf in self.shelves if shelf.worker == child.worker for file in shelf.files]
             self._say(agent, said, (child.ring, child.words, *files))
-        self._say(agent, {"op": "ready", "pid": os.getpid(), "workers": len(mine)})
+        self._say(agent, {"op": "ready", "pid": os.getpid(), "workers": len(mine), "jobs": jobs})
 
     def _forget(self, worker: str) -> None:
         child = self.children.get(worker)
