@@ -29,8 +29,8 @@ from unicorn_mgr.coordinator.store import load_event
 from unicorn_mgr.model import JobSpec, WorkerName
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
-SHARDED = SCRIPT.with_name("sharded.py")
-PIPELINED = SCRIPT.with_name("pipelined.py")
+SHARDED = Path(__file__).parent / "split" / "sharded.py"
+PIPELINED = SHARDED.with_name("pipelined.py")
 PATIENCE_SECONDS = 60.0
 TOLERANCE = 1e-12
 MICRO_BATCHES = 6
