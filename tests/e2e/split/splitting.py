@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Diary:
         if self.pace and not (self.out / "hurry").exists():
             time.sleep(self.pace)
 
-    def end(self, model: nn.Module, lr: list[float], **more: Any) -> None:
+    def end(self, model: nn.Module, lr: Sequence[float | torch.Tensor], **more: Any) -> None:
         """What has become of the model."""
         state = {name: whole(value) for name, value in model.state_dict().items()}
         torch.save({"state": state, "lr": lr, "scale": 1.0, **more}, self.out / f"weights-{self.me}.pt")
