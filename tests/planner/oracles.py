@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unicorn_mgr.planner.deadline import Deadline
 from unicorn_mgr.planner.knapsack import Choice, Knapsack, undominated
-from unicorn_mgr.planner.problem import Costs, Demand, Node, Plan, Problem, domain_of
+from unicorn_mgr.planner.problem import Costs, Demand, Form, Node, Plan, Problem, domain_of
 
 PATIENT = Deadline(10.0, lambda: 0.0)
 """Its clock stands still."""
@@ -84,7 +84,10 @@ def problems(draw: st.DrawFn, *, varied: bool = True) -> Problem:
 def _demand(draw: st.DrawFn, name: str, replica: int, seats: dict[int, tuple[str, int]]) -> Demand:
     size_min = replica * draw(st.integers(1, 2))
     batches = draw(st.integers(1, 12))
-    stairs = tuple((size, batches / -(-batches // size)) for size in range(replica, 13, replica))
+    stairs = _stairs(batches, replica)
+    other = 3 - replica
+    faster = tuple((size, rate * draw(st.sampled_from((0.9, 1.0, 1.3)))) for size, rate in _stairs(batches, other))
+    form = Form("other", other, -(-size_min // other) * other, {"a": faster})
     return Demand(
         job=name,
         size_min=size_min,
@@ -104,7 +107,13 @@ def _demand(draw: st.DrawFn, name: str, replica: int, seats: dict[int, tuple[str
         hit=draw(st.booleans()),
         barred=frozenset(draw(st.sets(st.integers(5, 6), max_size=1))),
         may_grow=draw(st.integers(0, 3)) > 0,
+        shape="first",
+        others=(form,) if draw(st.booleans()) else (),
     )
+
+
+def _stairs(batches: int, replica: int) -> tuple[tuple[int, float], ...]:
+    return tuple((size, batches / -(-batches // size)) for size in range(replica, 13, replica))
 
 
 def check(problem: Problem, plan: Plan) -> None:
@@ -113,7 +122,9 @@ def check(problem: Problem, plan: Plan) -> None:
     taken = [place for seats in plan.seats.values() for place in seats.values()]
     assert len(taken) == len(set(taken)), "no slot has two owners"
     assert all(name in nodes and slot in nodes[name].slots for name, slot in taken), "each slot may be used"
-    for demand in problem.demands:
+    for wish in problem.demands:
+        demand = formed(wish, plan)
+        assert demand is wish or wish.suspendable or not wish.floor, "only what can be stored is begun again"
         seats = plan.seats[demand.job]
         size = len(seats)
         least = demand.floor or demand.size_min
@@ -132,7 +143,26 @@ def check(problem: Problem, plan: Plan) -> None:
 def after(problem: Problem, plan: Plan) -> Problem:
     """The same cluster once the plan is carried out."""
     demands = tuple(
-        replace(d, seats=plan.seats[d.job], members=len(plan.seats[d.job]), hit=False, occupied=frozenset())
+        replace(
+            formed(d, plan),
+            costs=d.costs,
+            seats=plan.seats[d.job],
+            members=len(plan.seats[d.job]),
+            hit=False,
+            occupied=frozenset(),
+            others=tuple(form for form in (present(d), *d.others) if d.others and form.name != formed(d, plan).shape),
+        )
         for d in problem.demands
     )
     return replace(problem, demands=demands)
+
+
+def formed(demand: Demand, plan: Plan) -> Demand:
+    """In the shape that it is to have."""
+    names = [demand.shape, *(form.name for form in demand.others)]
+    return demand.formed(names.index(plan.shapes.get(demand.job, demand.shape)))
+
+
+def present(demand: Demand) -> Form:
+    """The shape that it has."""
+    return Form(demand.shape, demand.replica, demand.size_min, demand.throughput)

@@ -46,6 +46,7 @@ class Planned(World):
                 made.proven,
                 made.solver,
                 made.rung,
+                shapes=dict(made.shapes),
             )
         )
 

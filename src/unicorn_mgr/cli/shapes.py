@@ -76,6 +76,7 @@ def of_what_if(answer: WhatIfAnswer) -> Shape:
                 "weighted_flops_after": j.flops_after if j.rated else None,
                 "weighted_slots_before": None if j.rated else j.flops_before / NOMINAL_FLOPS,
                 "weighted_slots_after": None if j.rated else j.flops_after / NOMINAL_FLOPS,
+                "replica_after": j.replica_after or None,
                 "standstill_seconds": j.standstill_seconds,
                 "reason": j.reason,
             }

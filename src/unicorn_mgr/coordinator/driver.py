@@ -270,6 +270,7 @@ class Driver:
                 plan.rung,
                 plan.seconds,
                 plan.note,
+                dict(plan.shapes),
             )
         )
 

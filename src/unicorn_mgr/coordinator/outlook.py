@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from unicorn_mgr.coordinator.record_incidents import IncidentEvent
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.shapes import in_shape
+from unicorn_mgr.coordinator.shapes import in_each_shape
 from unicorn_mgr.coordinator.standstills import costs_of
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
-from unicorn_mgr.coordinator.throughput import micro_batches, rate_at, rated, staircases
+from unicorn_mgr.coordinator.throughput import paces_in, rate_at, rated, staircases
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.model import WorkerName
-from unicorn_mgr.planner.choices import sizes_of
-from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, Staircase
+from unicorn_mgr.model import JobSpec, WorkerName, said
+from unicorn_mgr.planner.problem import Demand, Form, Node, Place, Problem
 
 DOMAINS = 2
 """Failure domains that a job is spread over if it does not say: the loss of one leaves a copy of its state."""
@@ -39,7 +38,7 @@ def problem_with(
     state: ClusterState, settings: Settings, present: Problem, nodes: Iterable[Node], jobs: Iterable[Job]
 ) -> Problem:
     """What it would be asked if there were these nodes and jobs; what is as at present stays the same object."""
-    before, cluster = {n.name: n for n in present.nodes}, Cluster()
+    before, cluster = {n.name: n for n in present.nodes}, Cluster(observe=state.observe)
     for node in sorted(nodes, key=lambda n: n.name):
         cluster.put(node.name, node)
     # What jobs make of slots that are away for now is told, too: so plans can be made before one is lost or back.
@@ -119,6 +118,8 @@ class Cluster:
     silent: set[str] = field(default_factory=set)
     slots: int = 0
     """Also those that are away."""
+    observe: bool = False
+    """Failures are not acted upon."""
 
     def put(self, name: str, node: Node | None) -> Node | None:
         """A node is as it is now; None: it can't be used.  What was there, if that is the same still."""
@@ -155,19 +156,32 @@ def _blocking(job: Job) -> frozenset[Place]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A job's throughput, and what it follows from."""
+    """What a job does in each of its shapes, and what that follows from."""
 
     source: tuple[object, ...]
-    throughput: dict[str, Staircase]
+    present: Form
+    others: tuple[Form, ...]
 
 
 def _pace(job: Job, cluster: Cluster, before: Pace | None) -> Pace:
     """What it was if it follows from the same."""
     slots, devices = _rounded_up(cluster.slots), sorted(cluster.devices)
-    source = (job.spec, micro_batches(job), tuple(job.paces.items()), slots, devices)
+    source = (job.spec, job.micro_batches, _known_paces(job), slots, devices)
     if before is not None and before.source == source:
         return before
-    return Pace(source, staircases(job, slots, devices))
+
+    def form(spec: JobSpec) -> Form:
+        replica = spec.replica_size or 1
+        size_min = -(-spec.size_min // replica) * replica
+        return Form(said(spec.replica), replica, size_min, staircases(job, spec, slots, devices))
+
+    others = (form(spec) for spec in in_each_shape(job.spec) if spec.replica != job.spec.replica)
+    return Pace(source, form(job.spec), tuple(others))
+
+
+def _known_paces(job: Job) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """By shape and size, whichever shape it has at present."""
+    return tuple(tuple(paces_in(job, spec).items()) for spec in in_each_shape(job.spec))
 
 
 def _rounded_up(slots: int) -> int:
@@ -183,25 +197,24 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
     kept = sum(map(cluster.holds, job.seats.values()))
     seated = [(w.node, w.slot) for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
     # Survivors go on below the minimum, too: to stop them would help nobody.
-    replica = job.spec.replica_size or 1
-    size_min = -(-job.spec.size_min // replica) * replica
-    floor = min(size_min, kept) if seated else 0
+    pace = _pace(job, cluster, before)
+    form = pace.present
+    floor = min(form.size_min, kept) if seated else 0
     if job.gang and any(w.alive for w in job.workers.values()):
         floor = kept  # it would begin anew, and nobody knows what that costs it
-    pace = _pace(job, cluster, before)
     demand = Demand(
         job=job.name,
-        size_min=size_min,
+        size_min=form.size_min,
         floor=floor,
         suspendable=job.suspendable and not job.gang,
         size_max=job.spec.size_max,
         weight=job.spec.weight,
         priority=job.spec.priority,
-        replica=replica,
+        replica=form.replica,
         within="domain" if job.spec.replica_within == "domain" else "node",
         domains=job.spec.domains or DOMAINS,
         needed=max(job.spec.throughput_min, rate_at(job, job.due_slots)),
-        throughput=pace.throughput,
+        throughput=form.throughput,
         rated=rated(job.spec),
         costs=costs_of(job),
         seats=job.seats,
@@ -210,9 +223,16 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
         barred=frozenset(job.barred),
         occupied=frozenset(w.seat for w in job.workers.values() if w.alive),
         warm=frozenset(job.warm),
+        shape=form.name,
+        others=() if _is_watched(job, cluster) else pace.others,
         may_grow=cluster.silent.isdisjoint(n for n, _ in job.seats.values()),
     )
     return demand, pace
+
+
+def _is_watched(job: Job, cluster: Cluster) -> bool:
+    """What has begun is not to be begun again as long as failures of it are only observed."""
+    return (cluster.observe or job.observe) and bool(job.started_at)
 
 
 # -- kept up --------------------------------------------------------------------------------
@@ -279,46 +299,35 @@ class Outlook:
         """Whether a slot may be used."""
         return self._cluster.holds(place)
 
-    def has_room(self, state: ClusterState, job: Job, axes: Mapping[str, int]) -> bool:
-        """Whether a job would have its minimum if its replicas were of another shape."""
-        other = replace(job, spec=in_shape(job.spec, axes))
-        jobs = [other if j is job else j for j in state.jobs.values() if wants_slots(j)]
-        present = self.problem(state)
-        asked = problem_with(state, self._settings, present, present.nodes, jobs)
-        return job.name not in sizes_of(asked).refused
-
-    def surroundings(self, state: ClusterState, job: Job) -> str:
-        """A digest of what there is for a job: slots, and what others wish and have."""
-        demands = self.problem(state).demands
-        others = [(self._seen[d.job].wish, d.size) for d in demands if d.job != job.name]
-        return hashlib.sha256(repr((self._digest, others)).encode()).hexdigest()[:16]
-
     def jobs_on(self, node: str) -> set[str]:
         """Jobs that have, or have had, anything on a node, and those that may have by now."""
         return self._on({node}) | self._stale_jobs
 
-    def fits(self, state: ClusterState, planned: Mapping[str, Mapping[int, Place]]) -> bool:
+    def fits(self, state: ClusterState, plan: e.PlanReady) -> bool:
         """Whether a plan can be applied as it stands.
 
         Nobody else has its slots, its seats are free or the job's own, and whoever can't be stopped goes on.
         """
-        problem = self.problem(state)
-        if planned is not self._planned:
+        problem, planned = self.problem(state), plan.seats
+        if plan is not self._planned:
             places = [place for seats in planned.values() for place in seats.values()]
             if len(set(places)) < len(places):
                 return False
-            self._planned, self._fitting = planned, {}
+            self._planned, self._fitting = plan, {}
         for demand in problem.demands:
             known = self._fitting.get(demand.job)
             if known is None or known[0] is not demand or known[1] is not problem.nodes:
-                if not self._fits(demand, planned.get(demand.job, {})):
+                anew = plan.shapes.get(demand.job, demand.shape) != demand.shape
+                if not self._fits(demand, planned.get(demand.job, {}), anew=anew):
                     return False
                 self._fitting[demand.job] = (demand, problem.nodes)
         return True
 
-    def _fits(self, demand: Demand, seats: Mapping[int, Place]) -> bool:
-        if demand.floor and not demand.suspendable and not seats:
+    def _fits(self, demand: Demand, seats: Mapping[int, Place], *, anew: bool) -> bool:
+        if demand.floor and not demand.suspendable and (anew or not seats):
             return False
+        if anew:  # its seats are others by then
+            return all(map(self.holds, seats.values()))
         for seat, place in seats.items():
             has_moved = seat in demand.occupied and demand.seats.get(seat) != place
             if not self.holds(place) or seat in demand.barred or has_moved:
@@ -328,6 +337,7 @@ class Outlook:
     def _look_again(self, state: ClusterState) -> None:
         if self._all_stale:
             self._stale_nodes, self._stale_jobs = set(state.nodes), set(state.jobs)
+            self._cluster.observe = state.observe
         self._stale_jobs |= self._on(self._stale_nodes)
         self._stale_nodes |= self._blocked_anew(state)
         nodes = self._nodes_anew(state)
@@ -397,5 +407,11 @@ def _digest(node: Node | None) -> int:
 
 
 def _wish(job: Job, d: Demand) -> str:
-    wishes = (d.job, d.size_min, d.size_max, d.weight, d.priority, d.needed, d.replica)
-    return repr((*wishes, sorted(d.barred), d.may_grow, d.suspendable, micro_batches(job), job.paces))
+    """Not which of its shapes it has: a plan changes that."""
+    sizes = sorted((form.name, form.replica, form.size_min) for form in (_present(d), *d.others))
+    wishes = (d.job, d.size_max, d.weight, d.priority, d.needed, sizes, job.micro_batches, _known_paces(job))
+    return repr((*wishes, sorted(d.barred), d.may_grow, d.suspendable))
+
+
+def _present(d: Demand) -> Form:
+    return Form(d.shape, d.replica, d.size_min)

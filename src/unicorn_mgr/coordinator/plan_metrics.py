@@ -64,4 +64,4 @@ def _throughput(state: ClusterState) -> Iterator[Metric]:
 
 def _weighted(state: ClusterState, job: Job, nodes: list[str]) -> float:
     """With a worker on each of these nodes."""
-    return job.spec.weight * rate_at(job, len(nodes)) * state.slowest(nodes)
+    return job.spec.weight * rate_at(job, len(nodes), job.spec) * state.slowest(nodes)

@@ -180,10 +180,11 @@ def _job_ended(job: Job, event: e.JobEnded, now: float) -> None:
 
 def _shape_changed(job: Job, event: e.ShapeChanged) -> None:
     """What was known of its seats, and of its pace, was of replicas of another shape."""
-    job.shapes_tried[said(job.spec.replica)] = event.surroundings
+    job.other_paces[said(job.spec.replica)] = job.paces
     job.spec, job.seats_reason = in_shape(job.spec, event.axes), event.reason
     job.starts_before += max(job.incarnations.values(), default=0) + 1
-    job.barred, job.marks, job.written, job.measured, job.paces = {}, {}, {}, {}, {}
+    job.barred, job.marks, job.written, job.measured = {}, {}, {}, {}
+    job.paces = job.other_paces.pop(said(event.axes), {})
     job.backups.change_shape(said(event.axes))
 
 

@@ -266,8 +266,6 @@ class Job:
     gang_restarts: int = 0
     starts_before: int = 0
     """Of replicas of another shape than the present one: a start's number is never used twice."""
-    shapes_tried: dict[str, str] = field(default_factory=dict)
-    """By shape that it has left as there was no room for it: in which surroundings."""
     incidents: list[str] = field(default_factory=list)
     """Open ones, oldest first."""
     incidents_seen: int = 0
@@ -298,6 +296,8 @@ class Job:
     """Seconds of its newest steps, by size, as they would be on nodes that are as they should be."""
     paces: dict[int, float] = field(default_factory=dict)
     """Seconds of a step by size that plans count on, in the order in which they became known."""
+    other_paces: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The same of shapes that it has had, by how people say them."""
     due_slots: int = 0
     """Fewest that keep its deadline; 0: it has none, or it can't be kept, or nobody can tell."""
     due_prospect: str = ""

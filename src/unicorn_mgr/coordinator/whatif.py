@@ -12,11 +12,13 @@ from unicorn_mgr.coordinator.admission import Rejected, good_slots, job_submitte
 from unicorn_mgr.coordinator.outlook import problem_with
 from unicorn_mgr.coordinator.rules.due import prospect
 from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.shapes import axes_of
 from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.coordinator.views import plan_view
 from unicorn_mgr.messages import Mistake, PlannedJob, WhatIfAnswer, WhatIfRequest
 from unicorn_mgr.planner.choices import standstill
 from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem, slowest
+from unicorn_mgr.planner.reasons import rate_of
 
 FORMS = (
     '"lose NODE" or "drain NODE", also "... domain DOMAIN", "degrade NODE speed=S" (or slots=N, or both), '
@@ -156,16 +158,18 @@ def compared(present: Problem, changed: Problem, plan: Plan, prospects: Mapping[
     for job in dict.fromkeys((*before, *after)):
         had = before[job].size if job in before else 0
         gets = len(plan.seats.get(job, {}))
+        then_is = _shaped(after[job], plan) if job in after else None
         jobs.append(
             PlannedJob(
                 job=job,
                 size_before=had,
                 size_after=gets,
                 flops_before=_rate(now, before[job], before[job].seats, after.get(job)) if job in before else 0.0,
-                flops_after=_rate(then, after[job], plan.seats.get(job, {})) if job in after else 0.0,
+                flops_after=_rate(then, then_is, plan.seats.get(job, {})) if then_is is not None else 0.0,
                 rated=(after.get(job) or before[job]).rated,
                 standstill_seconds=_standstill(after[job], plan) if job in after else 0.0,
                 reason="; ".join(filter(None, (plan.reasons.get(job, "it has ended"), prospects.get(job)))),
+                replica_after=axes_of(then_is.shape) if then_is is not None else {},
             )
         )
     return WhatIfAnswer(tuple(jobs), plan_view(plan))
@@ -173,12 +177,19 @@ def compared(present: Problem, changed: Problem, plan: Plan, prospects: Mapping[
 
 def _rate(nodes: Mapping[str, Node], demand: Demand, seats: Mapping[int, Place], wish: Demand | None = None) -> float:
     """Weighted as it is wished: another weight alone makes nothing more or less."""
-    best = max((t for stairs in demand.throughput.values() for s, t in stairs if s <= len(seats)), default=0.0)
-    return (wish or demand).weight * best * slowest(nodes, seats.values())
+    return (wish or demand).weight * rate_of(demand, len(seats)) * slowest(nodes, seats.values())
+
+
+def _shaped(demand: Demand, plan: Plan) -> Demand:
+    """As it would be."""
+    names = [demand.shape, *(form.name for form in demand.others)]
+    return demand.formed(names.index(plan.shapes.get(demand.job, demand.shape)))
 
 
 def _standstill(demand: Demand, plan: Plan) -> float:
     seats = plan.seats[demand.job]
+    if demand.job in plan.shapes:
+        return demand.reshaping
     if dict(seats) == dict(demand.seats) and not demand.hit:
         return 0.0
     staying = sum(seats.get(seat) == place for seat, place in demand.seats.items())

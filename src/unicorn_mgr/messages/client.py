@@ -227,6 +227,7 @@ class PlannedJob:
     standstill_seconds: float = 0.0
     reason: str = ""
     rated: bool = False
+    replica_after: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ rate it then runs at:
                     - tenfold what is missing of the throughput it needs
                     - hysteresis, if it need not change
 
+Where a job's replicas may be split in several ways, it has such choices for each.  To take another
+shape it stores its state and begins again, so that is a standstill, too, and a job returns to a better
+shape only where that gains more than it costs.
+
 Gang minimums are mandatory for every job that is admitted: the bare objective starves jobs, as
 throughput is nearly linear (in all of 300 random mixes at least one).
 """
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -98,6 +102,8 @@ class Sizes:
     """Jobs whose minimum there is no room for, and why."""
     kept: tuple[int, ...]
     """Per job, seats whose slots may still be used."""
+    own: tuple[Choices, ...]
+    """Per job, its choices of the present shape, also those that one of another shape beats."""
 
 
 NOTHING = Choice(0, 0.0, ())
@@ -109,11 +115,14 @@ def sizes_of(problem: Problem) -> Sizes:
     rows, capacities = _rows(problem, grades)
     nodes, horizon = problem.by_name, problem.horizon
     holdings = [Holding.of(nodes, d) for d in problem.demands]
-    every = [_choices(problem, d, h, horizon, grades, rows) for d, h in zip(problem.demands, holdings, strict=True)]
+    every = [
+        _in_all_forms(problem, d, h, grades, rows, horizon) for d, h in zip(problem.demands, holdings, strict=True)
+    ]
     admitted, refused = _admitted(problem, every, capacities)
     jobs = tuple(_from(mine, admitted.get(i)) for i, mine in enumerate(every))
     least = tuple(choices.index(admitted[i]) if i in admitted else 0 for i, choices in enumerate(jobs))
-    return Sizes(Knapsack(jobs, capacities), grades, least, refused, tuple(h.kept for h in holdings))
+    own = tuple(tuple(c for c in choices if not c.form) for choices in every)
+    return Sizes(Knapsack(jobs, capacities), grades, least, refused, tuple(h.kept for h in holdings), own)
 
 
 def _from(choices: Choices, least: Choice | None) -> Choices:
@@ -125,7 +134,8 @@ def _rows(problem: Problem, grades: Sequence[Grade]) -> tuple[tuple[Row, ...], t
     """The capacities that can bind.  One that another implies, no smaller and for fewer, is left out."""
     shapes = Counter(Shape(n.device, n.speed, domain_of(n), len(n.slots)) for n in problem.nodes)
     # One slot at a time fits anywhere: all that a device type has.
-    pieces = sorted({(d.replica, d.within) for d in problem.demands if d.replica > 1} | {(1, "domain")})
+    wishes = [(size, d.within) for d in problem.demands for size in (d.replica, *(o.replica for o in d.others))]
+    pieces = sorted({(size, within) for size, within in wishes if size > 1} | {(1, "domain")})
     kept: list[tuple[Row, int]] = []
     # From the widest to the narrowest, so that what implies comes before what is implied.
     for grade in grades:
@@ -137,6 +147,23 @@ def _rows(problem: Problem, grades: Sequence[Grade]) -> tuple[tuple[Row, ...], t
     if not kept:
         return (Row("", 0.0, 1, "domain"),), (0,)
     return tuple(row for row, _ in kept), tuple(capacity for _, capacity in kept)
+
+
+def _in_all_forms(
+    problem: Problem,
+    demand: Demand,
+    holding: Holding,
+    grades: Sequence[Grade],
+    rows: Sequence[Row],
+    horizon: float,
+) -> Choices:
+    """Its sizes in each shape that it may have."""
+    found = _choices(problem, demand, holding, horizon, grades, rows)
+    given_up = replace(holding, grade=None)
+    for form in demand.forms[1:]:
+        others = _choices(problem, demand.formed(form), given_up, horizon, grades, rows)
+        found += tuple(c._replace(form=form) for c in others)
+    return found
 
 
 def _choices(
@@ -265,10 +292,16 @@ def _admitted(
             before = admitted.pop(i, None)
             if before is not None:
                 take(left, before, -1)
-            whole = _least([c for c in every[i] if c.size >= demand.size_min], left)
+            whole = _least(_whole(demand, every[i]), left)
             if not _admit(i, whole or before, left, admitted):
                 refused[demand.job] = _why_refused(problem, demand, every[i], capacities, left, admitted)
     return admitted, refused
+
+
+def _whole(demand: Demand, choices: Choices) -> list[Choice]:
+    """Those of no less than its minimum."""
+    minimum = (demand.size_min, *(form.size_min for form in demand.others))
+    return [c for c in choices if c.size >= minimum[c.form]]
 
 
 def _admit(job: int, choice: Choice | None, left: list[int], admitted: dict[int, Choice]) -> bool:
@@ -297,7 +330,7 @@ def _why_refused(
     if not choices and devices and devices.isdisjoint(demand.throughput):
         return f"waits: it runs on {', '.join(sorted(demand.throughput))}, and no such slot may be used"
     widest = max(range(len(capacities)), key=lambda row: capacities[row])
-    whole = [c for c in choices if c.size >= demand.size_min] or [Choice(demand.size_min, 0.0, (widest,))]
+    whole = _whole(demand, choices) or [Choice(demand.size_min, 0.0, (widest,))]
     least = min(whole, key=lambda c: c.size)
     room = min(capacities[row] for row in least.rows)
     if least.size > room:

@@ -40,6 +40,8 @@ class Choice(NamedTuple):
     """Which kind of slots it takes; the problem's affair."""
     keeps: bool = False
     """The job stays as it is."""
+    form: int = 0
+    """Which shape its replicas have; the problem's affair, too."""
 
 
 Choices = tuple[Choice, ...]
@@ -202,7 +204,7 @@ def relaxation(knapsack: Knapsack, prices: tuple[float, ...]) -> Relaxation:
 def nets(choices: Choices, prices: tuple[float, ...]) -> list[float]:
     """What is left of each choice's value once its slots are paid for."""
     paid = {rows: sum(prices[r] for r in rows) for rows in dict.fromkeys([c.rows for c in choices])}
-    return [value - size * paid[rows] for size, value, rows, _, _ in choices]
+    return [value - size * paid[rows] for size, value, rows, *_ in choices]
 
 
 def reduced(knapsack: Knapsack, relaxed: Relaxation, known: float) -> tuple[Knapsack, list[list[int]]]:

@@ -13,7 +13,7 @@ most.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from unicorn_mgr.planner.choices import NOTHING, Sizes, sizes_of
@@ -26,6 +26,14 @@ from unicorn_mgr.planner.reasons import reasons
 from unicorn_mgr.planner.sizing import bounded, refined
 
 SECONDS_MAX = 0.3
+
+
+class _Stays(Exception):
+    """A job of another shape finds no room."""
+
+    def __init__(self, job: int) -> None:
+        super().__init__(job)
+        self.job = job
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,7 @@ def _made(problem: Problem, sizes: Sizes, sizing: Sizing, best: Arrangement) -> 
     return Plan(
         seats={d.job: mine for d, mine in zip(problem.demands, best.seats, strict=True)},
         reasons=reasons(problem, sizes.kept, best.chosen, best.seats, sizes.refused),
+        shapes={d.job: d.formed(c.form).shape for d, c in zip(problem.demands, best.chosen, strict=True) if c.form},
         value=best.value,
         # A job that was left out for want of room in one piece may have been worth less than nothing.
         bound=max(sizing.bound, best.value),
@@ -85,15 +94,30 @@ def _made(problem: Problem, sizes: Sizes, sizing: Sizing, best: Arrangement) -> 
 
 
 def _fitted(problem: Problem, sizes: Sizes, wanted: Sequence[Choice]) -> Arrangement:
-    """With those that stay left alone; a job that finds no room is given less."""
-    chosen = list(wanted)
+    """With those that stay left alone; a job that finds no room is given less.
+
+    One that has something and finds no room in another shape stays in its own, on slots that others may
+    have been given by then: so all are placed again.
+    """
+    wanted, chosen = list(wanted), list(wanted)
 
     def lesser(job: int, found: int) -> Wish:
-        chosen[job] = _best(sizes.knapsack.jobs[job], found)
-        return wish_of(problem.demands[job], sizes, chosen[job])
+        demand = problem.demands[job]
+        if not demand.seats:
+            chosen[job] = _best(_others(demand, sizes.knapsack.jobs[job], chosen[job], found))
+        elif chosen[job].form:
+            raise _Stays(job)
+        else:
+            chosen[job] = _best(c for c in sizes.own[job] if c.size <= found)
+        return wish_of(demand, sizes, chosen[job])
 
-    seats = placed(problem, _wishes(problem, sizes, chosen), lesser)
-    return Arrangement(chosen, seats)
+    while True:
+        try:
+            return Arrangement(chosen, placed(problem, _wishes(problem, sizes, chosen), lesser))
+        except _Stays as stays:
+            most = max(sizes.kept[stays.job], wanted[stays.job].size)
+            wanted[stays.job] = _best(c for c in sizes.own[stays.job] if c.size <= most)
+            chosen[:] = wanted
 
 
 def _arranged(problem: Problem, sizes: Sizes, wanted: Sequence[Choice], deadline: Deadline, solver: str) -> Arrangement:
@@ -117,9 +141,18 @@ def _wishes(problem: Problem, sizes: Sizes, chosen: Sequence[Choice]) -> list[Wi
 def wish_of(demand: Demand, sizes: Sizes, choice: Choice) -> Wish:
     """What a choice means for placing."""
     grade = sizes.grades[choice.grade] if choice.size else None
-    return Wish(demand, choice.size, grade, choice.keeps)
+    return Wish(demand.formed(choice.form), choice.size, grade, choice.keeps)
 
 
-def _best(choices: Choices, most: int) -> Choice:
-    """The job's most valuable size up to so many slots; nothing, if there is none."""
-    return max((c for c in choices if c.size <= most), key=lambda c: (c.value, -c.size), default=NOTHING)
+def _best(choices: Iterable[Choice]) -> Choice:
+    """The most valuable one; nothing, if there is none."""
+    return max(choices, key=lambda c: (c.value, -c.size), default=NOTHING)
+
+
+def _others(demand: Demand, choices: Choices, failed: Choice, found: int) -> Iterator[Choice]:
+    """What may fit where a choice found only so many slots: less, or nearly as much in smaller replicas."""
+    replica = demand.formed(failed.form).replica
+    for choice in choices:
+        narrower = choice.size < failed.size and demand.formed(choice.form).replica < replica
+        if narrower or choice.size <= found:
+            yield choice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 Place = tuple[str, int]
@@ -46,6 +46,8 @@ class Costs:
     """Newcomers take the state from a live replica; also who replaces a worker that was hit."""
     start: float = 60.0
     """Nobody has it: from storage, or anew."""
+    store: float = 1.0
+    """Who has it stands still until it is in storage, so that all may end."""
 
     @property
     def longest(self) -> float:
@@ -58,6 +60,17 @@ NOMINAL_FLOPS = 1e12
 
 Staircase = tuple[tuple[int, float], ...]
 """(size, aggregate FLOP/s there), sizes rising, only those that are allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Another shape that a job's replicas may take."""
+
+    name: str
+    """As people say it."""
+    replica: int
+    size_min: int
+    throughput: Mapping[str, Staircase] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +114,56 @@ class Demand:
     """False while it is not known yet whether a silent node of it comes back."""
     warm: frozenset[str] = frozenset()
     """Nodes that hold its program or state already."""
+    shape: str = ""
+    """How its replicas are split at present, as people say it; empty: not at all."""
+    others: tuple[Form, ...] = ()
+    """How they may be split instead, as the job prefers them."""
 
     @property
     def size(self) -> int:
         """Seats that it has."""
         return len(self.seats)
+
+    @property
+    def forms(self) -> range:
+        """Shapes that a plan may give it: 0 is the present one.
+
+        Another one it can only begin in.  So its state is stored first, if it has any; and as long as a
+        silent node may come back nothing is given up.
+        """
+        may_begin = self.may_grow and (self.suspendable or not self.floor)
+        return range(1 + len(self.others) * may_begin)
+
+    @property
+    def reshaping(self) -> float:
+        """Seconds for which it stands still to take another shape."""
+        return self.costs.start + (self.costs.store if self.members else 0.0)
+
+    @property
+    def longest(self) -> float:
+        """Seconds of any change that it may go through."""
+        return max(self.costs.longest, self.reshaping if self.others else 0.0)
+
+    def formed(self, form: int) -> Demand:
+        """The job as it is in one of its shapes: in another than the present one it begins."""
+        if not form:
+            return self
+        other = self.others[form - 1]
+        return replace(
+            self,
+            size_min=other.size_min,
+            throughput=other.throughput,
+            replica=other.replica,
+            costs=replace(self.costs, start=self.reshaping),
+            seats={},
+            members=0,
+            floor=0,
+            hit=False,
+            barred=frozenset(),
+            occupied=frozenset(),
+            shape=other.name,
+            others=(),
+        )
 
     def cell(self, node: Node) -> str:
         """Within what a replica of it must be whole."""
@@ -152,7 +210,7 @@ class Problem:
         simulation: a plan freezes or collapses when the horizon falls below the transition).
         """
         until_failure = self.node_mtbf / max(1, len(self.nodes))
-        return max(until_failure, 2.0 * max((d.costs.longest for d in self.demands), default=0.0))
+        return max(until_failure, 2.0 * max((d.longest for d in self.demands), default=0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +219,8 @@ class Plan:
 
     seats: Mapping[str, dict[int, Place]]
     reasons: Mapping[str, str]
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    """By job the shape that it takes to have these seats, where that is another one than at present."""
     value: float = 0.0
     """Weighted FLOP gained over the horizon."""
     bound: float = 0.0

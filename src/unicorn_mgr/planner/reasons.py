@@ -30,6 +30,8 @@ class _Change:
     size: int
     speeds: tuple[float, float]
     """Of its slowest slot, before and after."""
+    form: int = 0
+    """Which of its shapes it then has."""
 
     @property
     def gain(self) -> str:
@@ -47,10 +49,13 @@ class _Change:
     @property
     def _rates(self) -> tuple[float, float]:
         """FLOP/s before and after."""
-        return self._rate(self.kept) * self.speeds[0], self._rate(self.size) * self.speeds[1]
+        before, after = rate_of(self.demand, self.kept), rate_of(self.demand.formed(self.form), self.size)
+        return before * self.speeds[0], after * self.speeds[1]
 
-    def _rate(self, size: int) -> float:
-        return max((t for stairs in self.demand.throughput.values() for s, t in stairs if s <= size), default=0.0)
+
+def rate_of(demand: Demand, size: int) -> float:
+    """FLOP/s on so many slots, as far as they do anything for it, if none of them is slow."""
+    return max((t for stairs in demand.throughput.values() for s, t in stairs if s <= size), default=0.0)
 
 
 def reasons(
@@ -68,12 +73,12 @@ def reasons(
     changes = []
     for demand, had, choice, mine in zip(problem.demands, kept, chosen, seats, strict=True):
         speeds = 1.0, 1.0
-        if choice.size != had:
+        if choice.size != had or choice.form:
             usable = (
                 place for place in demand.seats.values() if place[0] in nodes and place[1] in nodes[place[0]].slots
             )
             speeds = slowest(nodes, usable), slowest(nodes, mine.values())
-        changes.append(_Change(demand, had, choice.size, speeds))
+        changes.append(_Change(demand, had, choice.size, speeds, choice.form))
     free = sum(len(n.slots) for n in problem.nodes) - sum(c.size for c in chosen)
     growing = [c.demand.job for c in changes if c.size > c.kept]
     shrinking = [c.demand.job for c in changes if c.size < c.kept]
@@ -82,6 +87,8 @@ def reasons(
 
 def _reason(change: _Change, growing: Sequence[str], shrinking: Sequence[str], free: int) -> str:
     limit = f"{_limit(change.demand, change.size, free)}{change.short}"
+    if change.form:
+        return f"{_reshaped(change)}; {limit}"
     if change.size < change.kept:
         takers = f" to {', '.join(growing)}" if growing else ""
         slow = ", without the slowest" if change.speeds[0] < change.speeds[1] else ""
@@ -90,6 +97,15 @@ def _reason(change: _Change, growing: Sequence[str], shrinking: Sequence[str], f
         givers = f" from {', '.join(shrinking)}" if shrinking else ""
         return f"gets {slots(change.size - change.kept)}{givers}: {change.gain}; {limit}"
     return limit
+
+
+def _reshaped(change: _Change) -> str:
+    """Into what, for what, at what cost."""
+    before, after = change.demand, change.demand.formed(change.form)
+    if not before.members:
+        return f"gets {slots(change.size)} split as {after.shape}: {change.gain}"
+    cost = f"after a standstill of some {before.reshaping:.2g} s"
+    return f"is split as {after.shape} instead of {before.shape}, on {slots(change.size)}: {change.gain} {cost}"
 
 
 def _limit(demand: Demand, size: int, free: int) -> str:

@@ -47,7 +47,7 @@ class Foreseen:
         """Without what was not chosen."""
         taken = tuple((choice,) for choice in sizing.picked(sizes.knapsack))
         first = (0,) * len(taken)
-        narrowed = replace(sizes, knapsack=replace(sizes.knapsack, jobs=taken), least=first)
+        narrowed = replace(sizes, knapsack=replace(sizes.knapsack, jobs=taken), least=first, own=())
         return cls(narrowed, replace(sizing, chosen=first))
 
 

@@ -524,7 +524,14 @@ class WhatIfAnswer(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[PlannedJob, _Mapping]]] = ..., plan: _Optional[_Union[PlanView, _Mapping]] = ...) -> None: ...
 
 class PlannedJob(_message.Message):
-    __slots__ = ("job", "size_before", "size_after", "flops_before", "flops_after", "standstill_seconds", "reason", "rated")
+    __slots__ = ("job", "size_before", "size_after", "flops_before", "flops_after", "standstill_seconds", "reason", "rated", "replica_after")
+    class ReplicaAfterEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     JOB_FIELD_NUMBER: _ClassVar[int]
     SIZE_BEFORE_FIELD_NUMBER: _ClassVar[int]
     SIZE_AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -533,6 +540,7 @@ class PlannedJob(_message.Message):
     STANDSTILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RATED_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_AFTER_FIELD_NUMBER: _ClassVar[int]
     job: str
     size_before: int
     size_after: int
@@ -541,7 +549,8 @@ class PlannedJob(_message.Message):
     standstill_seconds: float
     reason: str
     rated: bool
-    def __init__(self, job: _Optional[str] = ..., size_before: _Optional[int] = ..., size_after: _Optional[int] = ..., flops_before: _Optional[float] = ..., flops_after: _Optional[float] = ..., standstill_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., rated: bool = ...) -> None: ...
+    replica_after: _containers.ScalarMap[str, int]
+    def __init__(self, job: _Optional[str] = ..., size_before: _Optional[int] = ..., size_after: _Optional[int] = ..., flops_before: _Optional[float] = ..., flops_after: _Optional[float] = ..., standstill_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., rated: bool = ..., replica_after: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class IncidentRequest(_message.Message):
     __slots__ = ("id",)

@@ -10,6 +10,7 @@ from unicorn_mgr.coordinator.rules.budget import restart_due_at, spent
 from unicorn_mgr.coordinator.rules.planning import current, yields
 from unicorn_mgr.coordinator.rules.preparation import holders, may_begin, successor_due_at
 from unicorn_mgr.coordinator.rules.replicas import near_memory, seats_beside, whole_seats
+from unicorn_mgr.coordinator.rules.shapes import in_planned_shape
 from unicorn_mgr.coordinator.state import Job, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
@@ -30,7 +31,8 @@ def assigned(c: Context) -> Iterator[Decision]:
         return
     plan = current(c)
     for job in (j for j in c.state.jobs.values() if wants_slots(j)):
-        seats, reason = _seats(job, plan.seats.get(job.name, {})), plan.reasons.get(job.name, "")
+        planned = plan.seats.get(job.name, {}) if in_planned_shape(job, plan) else {}  # nothing of it may run then
+        seats, reason = _seats(job, planned), plan.reasons.get(job.name, "")
         if seats is not job.seats or reason != job.seats_reason:
             yield SlotsAssigned(job.name, seats, reason)
 

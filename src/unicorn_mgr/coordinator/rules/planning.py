@@ -35,7 +35,7 @@ def wanted(c: Context) -> Iterator[Decision]:
     planning, situation = c.state.planning, c.outlook.situation(c.state)
     if planning.situation != situation:
         yield PlanWanted(planning.number + 1, situation, "slots or wishes have changed")
-    elif planning.answered and planning.plan is not None and not c.outlook.fits(c.state, planning.plan.seats):
+    elif planning.answered and planning.plan is not None and not c.outlook.fits(c.state, planning.plan):
         yield PlanWanted(planning.number + 1, situation, "the newest plan does not fit any more")
     elif any(c.now >= due for due in retry_deadlines(c)):
         yield PlanWanted(planning.number + 1, situation, "the solver had failed")
@@ -63,7 +63,7 @@ def current(c: Context) -> Plan:
         return c.policy.solve(problem)
     planning = c.state.planning
     if planning.answered and planning.plan is not None:
-        return Plan(planning.plan.seats, planning.plan.reasons)
+        return Plan(planning.plan.seats, planning.plan.reasons, planning.plan.shapes)
     kept = {d.job: _kept(c, d, c.state.jobs[d.job].seats) for d in problem.demands}
     lost = {d.job: d.size - len(kept[d.job]) for d in problem.demands}
     had = {d.job: c.state.jobs[d.job].seats_reason for d in problem.demands}

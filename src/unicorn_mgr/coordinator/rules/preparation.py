@@ -46,7 +46,7 @@ def _both_fit(job: Job, other: Job, slots: tuple[Slot, ...], index: int) -> bool
         return True
     if job.spec.model is None or other.spec.model is None:
         return False
-    shapes = shape_of(job.spec.model), shape_of(other.spec.model)
+    shapes = shape_of(job.spec), shape_of(other.spec)
     memory = min(shape.device_type.memory_bytes for shape in shapes)
     return sum(shape.bytes_per_device(1) for shape in shapes) <= USABLE_SHARE * memory
 

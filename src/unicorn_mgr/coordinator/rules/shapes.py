@@ -1,37 +1,34 @@
-"""A job that waits takes another of its shapes, if there is room for it in that one.
+"""A job takes the shape that the planner has chosen for it, once nothing of it runs.
 
-Nothing of it runs: whoever there was has stored the state and ended, or is lost.  So a change of shape is a
-beginning as any other, in which each worker reads what its own part is made of.  A shape is kept as long as
-there is room for it: a change costs a standstill, and slots that come back are filled with more replicas.
+Whoever there was has stored the state and ended, as if to wait, or is lost.  So a change of shape is a beginning
+as any other, in which each worker reads what its own part is made of.  The slots that it is to have in the
+other shape are its own in the plan meanwhile, so that nobody else is given them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unicorn_mgr.coordinator.outlook import wants_slots
 from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules.planning import current
+from unicorn_mgr.coordinator.shapes import axes_of
 from unicorn_mgr.coordinator.state import Job, JobPhase
 from unicorn_mgr.effects.coordinator import Decision, ShapeChanged
 from unicorn_mgr.model import said
+from unicorn_mgr.planner.problem import Plan
 
 
 def changed(c: Context, job: Job) -> Iterator[Decision]:
-    """The first of its shapes in which it need not wait, unless that has been tried in the same surroundings."""
-    if len(job.spec.shapes) < 2 or c.state.paused or not wants_slots(job) or not _waits(c, job):
+    """Nothing of it is left, it is to be begun again, and that in another shape."""
+    if len(job.spec.shapes) < 2 or c.state.paused or job.phase is not JobPhase.WAITING:
         return
-    around = c.outlook.surroundings(c.state, job)
-    for shape in job.spec.shapes:
-        tried = shape.axes == job.spec.replica or job.shapes_tried.get(said(shape.axes)) == around
-        if not tried and c.outlook.has_room(c.state, job, shape.axes):
-            reason = f"there is no room for replicas of {said(job.spec.replica)}"
-            yield ShapeChanged(job.name, dict(shape.axes), reason, around)
-            return
+    if job.seats or job.members or job.alive() or job.over or job.cancelled:
+        return
+    plan = current(c)
+    if not in_planned_shape(job, plan):
+        yield ShapeChanged(job.name, axes_of(plan.shapes[job.name]), plan.reasons.get(job.name, ""))
 
 
-def _waits(c: Context, job: Job) -> bool:
-    """Nothing of it is left, it is to be begun again, and who gets which slots is decided."""
-    if job.life and c.state.observes(job):
-        return False
-    decided = c.policy is not None or c.state.planning.answered
-    return decided and job.phase is JobPhase.WAITING and not (job.seats or job.members or job.alive())
+def in_planned_shape(job: Job, plan: Plan) -> bool:
+    """Whether the seats that a plan gives it are for replicas as it has them now."""
+    return plan.shapes.get(job.name, said(job.spec.replica)) == said(job.spec.replica)

@@ -324,8 +324,6 @@ class ShapeChanged:
     job: str
     axes: dict[str, int]
     reason: str
-    surroundings: str
-    """A digest of what is there for it, in which there was no room for the shape that it had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,8 @@ class PlanReady:
     rung: str = ""
     seconds: float = 0.0
     note: str = ""
+    shapes: dict[str, str] = field(default_factory=dict)
+    """By job the shape for which its seats are, where that is not the one it had."""
 
 
 # -- what people want -----------------------------------------------------------------------
