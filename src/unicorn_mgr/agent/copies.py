@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -43,6 +45,7 @@ class Copy:
     checksum: int
     size: int
     file: int
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
     received: int = 0
     """Bytes from its beginning that are known to be good."""
     touched: float = field(default_factory=time.monotonic)
@@ -64,10 +67,22 @@ class _Own:
     ended: bool = False
 
 
+class Keeping(Protocol):
+    """Keeps copies for an agent that will come after this one."""
+
+    def keep(self, name: str, file: int) -> None:
+        """A copy is whole; the descriptor is for this to close."""
+
+    def drop(self, name: str) -> None:
+        """It is not of use any more."""
+
+
 class Copies:
     """All of them.  `bytes_max` is the limit."""
 
     def __init__(self, bytes_max: int) -> None:
+        self.keeper: Keeping | None = None
+        """Without one they go with this agent."""
         self._bytes_max = bytes_max
         self._lock = threading.RLock()
         self._own: dict[str, _Own] = {}
@@ -133,10 +148,43 @@ class Copies:
                 return "it has been dropped meanwhile"
             head = _head(copy.file)
             known = head is not None and copy.is_of(head.mark, head.checksum, head.end)
-            if head is None or not (known and head.committed and of(head, copy.part)):
+            if head is None or not (known and head.committed and part_of(head) == copy.part):
                 self._drop(copy, "it is not what it was said to be")
                 return "it is not what it was said to be"
-            return ""
+            file = os.dup(copy.file)
+        if self.keeper is None:
+            os.close(file)
+        else:
+            self.keeper.keep(copy.name, file)
+        return ""
+
+    def adopt(self, name: str, file: int) -> bool:
+        """Take a copy that an agent before this one has received, unless it is of no use; then it is closed."""
+        head = _head(file)
+        if head is None or not head.committed:
+            os.close(file)
+            return False
+        part = part_of(head)
+        with self._lock:
+            copy = Copy(part, head.mark, head.checksum, head.end, file, name, received=head.end)
+            self._kept.setdefault(part, []).append(copy)
+        self.tidy()
+        return True
+
+    def whole(self) -> dict[str, int]:
+        """All copies that are whole, by name, with descriptors for the caller to close."""
+        with self._lock:
+            return {c.name: os.dup(c.file) for held in self._kept.values() for c in held if c.whole}
+
+    def has(self, name: str) -> bool:
+        """It has not been dropped."""
+        with self._lock:
+            return any(c.name == name for held in self._kept.values() for c in held)
+
+    def parts(self) -> tuple[StatePart, ...]:
+        """Of which there is a whole copy."""
+        with self._lock:
+            return tuple(part for part, held in self._kept.items() if any(c.whole for c in held))
 
     def forget(self, part: StatePart) -> None:
         """Copies of this part are kept elsewhere now."""
@@ -186,7 +234,7 @@ class Copies:
         files += [file for own in self._own.values() if own.job_id == part.job_id for file in own.files]
         for file in files:
             head = _head(file)
-            if head is not None and of(head, part):
+            if head is not None and part_of(head) == part:
                 yield head
 
     def tidy(self) -> None:
@@ -218,15 +266,17 @@ class Copies:
         if not held:
             del self._kept[copy.part]
         os.close(copy.file)
+        if self.keeper is not None:
+            self.keeper.drop(copy.name)
         if why:
             told = {"job": copy.part.job_id, "part": copy.part.position, "step": copy.mark.step, "bytes": copy.size}
             log.info("a copy of a snapshot is dropped", why=why, **told)
 
 
-def of(head: seal.Snapshot, part: StatePart) -> bool:
-    """The snapshot is of this part."""
+def part_of(head: seal.Snapshot) -> StatePart:
+    """What the snapshot is of."""
     axes = head.of.get("axes")
-    return isinstance(axes, dict) and StatePart(head.of.get("job", ""), said(axes), head.of.get("position", -1)) == part
+    return StatePart(head.of.get("job", ""), said(axes) if isinstance(axes, dict) else "?", head.of.get("position", -1))
 
 
 def _head(file: int) -> seal.Snapshot | None:

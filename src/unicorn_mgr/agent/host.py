@@ -21,6 +21,7 @@ import structlog
 
 from unicorn_mgr.agent import logs, processes
 from unicorn_mgr.agent.copies import Copies
+from unicorn_mgr.agent.keeper import Keeper
 from unicorn_mgr.agent.processes import Process
 from unicorn_mgr.agent.pycommand import PythonCommand, parse
 from unicorn_mgr.agent.tcpstore import STORE_ADDRESS, StoreFront
@@ -75,6 +76,7 @@ class Host:
         self._emit = emit
         self._store_call = store_call
         self._templates = TemplatePool(config.templates, config.node, config.socket, self._ended, self._orphaned)
+        self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -86,6 +88,8 @@ class Host:
             ports[found.worker] = self._adopt(found)
             if found.status is not None:
                 statuses[found.worker] = found.status
+        self._keeper = self._copies.keeper = Keeper(self._copies, self._templates, _inherited())
+        self._keeper.adopt()
         for pid in processes.strays(self.config.socket, self.processes):
             log.warning("a stray process of an earlier agent is ended", pid=pid)
             with_suppressed_kill(pid)
@@ -99,6 +103,8 @@ class Host:
         """Leave the workers running."""
         for task in list(self._tasks):
             task.cancel()
+        if self._keeper is not None:
+            self._keeper.close()
         self._templates.close()
         for front in self.stores.values():
             front.close()
@@ -153,7 +159,6 @@ class Host:
 
     def _environment(self, order: StartWorker, token: str, store_port: int) -> dict[str, str]:
         """The job's environment over this agent's own, and what torchrun would set."""
-        base = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
         slot = next((s for s in self.config.slots if s.index == order.slot), Slot())
         visible = ",".join(
             s.device.partition(":")[2]
@@ -184,7 +189,7 @@ class Host:
         }
         if slot.device.startswith("cuda"):
             ours["CUDA_VISIBLE_DEVICES"] = visible
-        environment = {**base, **order.environment, **ours}
+        environment = {**_inherited(), **order.environment, **ours}
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does with several workers on a node
         return environment
 
@@ -287,6 +292,8 @@ class Host:
 
     def _orphaned(self, workers: list[str]) -> None:
         """Their template has died: they are this agent's children now, or nobody's."""
+        if self._keeper is not None:
+            self._keeper.keep_again()
         for worker in workers:
             if worker in self.processes and not self.processes[worker].ended:
                 self._run(self._wait_for_orphan(worker))
@@ -385,6 +392,11 @@ class Mistaken(Exception):
     def __init__(self, mistake: Mistake) -> None:
         super().__init__(str(mistake))
         self.mistake = mistake
+
+
+def _inherited() -> dict[str, str]:
+    """What templates and workers have of this agent's environment."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
 
 
 def _note(token: str, port: int, order: StartWorker) -> str:

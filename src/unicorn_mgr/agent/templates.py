@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ class _Line:
     spawning: dict[str, asyncio.Future[Found]] = field(default_factory=dict)
     adopted: dict[str, Found] = field(default_factory=dict)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    unsent: deque[bytes] = field(default_factory=deque)
+    unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
+    """With descriptors that travel along, and are for whoever sends them to close."""
     jobs: set[str] = field(default_factory=set)
     """Of which it may have memory with snapshots."""
 
@@ -110,6 +111,8 @@ class TemplatePool:
         self._line_of: dict[str, _Line] = {}
         self._opening: dict[Path, asyncio.Lock] = {}
         self._started: list[subprocess.Popen[bytes]] = []
+        self._keeps: dict[str, _Line] = {}
+        self._kept: list[tuple[str, int]] = []
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     async def adopt_all(self) -> list[Found]:
@@ -136,7 +139,8 @@ class TemplatePool:
             raise TemplateError(f"environment: {size} bytes with the command: want at most {PACKET_BYTES_MAX}")
         self.release((request["job"],), request["slot"])
         worker = request["worker"]
-        spawned = line.spawning[worker] = asyncio.get_running_loop().create_future()
+        spawned: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        line.spawning[worker] = spawned
         self._line_of[worker] = line
         line.jobs.add(request["job"])
         self._tell(line, asked)
@@ -158,12 +162,40 @@ class TemplatePool:
     def forget(self, worker: str) -> None:
         """Let the template reap an ended worker."""
         line = self._line_of.pop(worker, None)
-        if line is not None and line.path in self._lines:
+        if line is not None:
             self._tell(line, {"op": "forget", "worker": worker})
 
-    def _tell(self, line: _Line, said: dict[str, Any]) -> None:
+    # -- memory of this agent's own ------------------------------------------------------
+
+    async def keep(self, name: str, file: int, environment: Mapping[str, str]) -> None:
+        """Have memory kept that must outlive this agent; it is open here, too.  Raises `TemplateError`."""
+        line = await self._open(sys.executable, (), environment, bare=True)
+        self._keeps[name] = line
+        self._tell(line, {"op": "keep", "agent": self._agent, "name": name}, os.dup(file))
+
+    def keeps(self, name: str) -> bool:
+        """A template has it."""
+        return name in self._keeps
+
+    def drop(self, name: str) -> None:
+        """It need not be kept any more."""
+        line = self._keeps.pop(name, None)
+        if line is not None:
+            self._tell(line, {"op": "drop", "agent": self._agent, "name": name})
+
+    def take_kept(self) -> list[tuple[str, int]]:
+        """What templates have kept for an agent before this one, by name; the descriptors are the caller's."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    # -- telling -------------------------------------------------------------------------
+
+    def _tell(self, line: _Line, said: dict[str, Any], *files: int) -> None:
         """As soon as it listens: nothing here waits for a template that stands still."""
-        line.unsent.append(json.dumps(said).encode())
+        if self._lines.get(line.path) is not line:
+            _close(files)
+            return
+        line.unsent.append((json.dumps(said).encode(), files))
         if len(line.unsent) > UNSENT_MAX:
             log.error("a template has stood still for too long and is given up", path=str(line.path))
             self._template_lost(line)
@@ -174,13 +206,15 @@ class TemplatePool:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ConnectionError):  # it has died, which is heard next
             while line.unsent:
+                packet, files = line.unsent[0]
                 try:
-                    line.socket.send(line.unsent[0])
+                    socket.send_fds(line.socket, [packet], files)
                 except BlockingIOError:
                     loop.add_writer(line.socket, self._send, line)
                     return
                 line.unsent.popleft()
-        line.unsent.clear()
+                _close(files)
+        _forget_unsent(line)
         loop.remove_writer(line.socket)
 
     def close(self) -> None:
@@ -252,6 +286,8 @@ class TemplatePool:
         asyncio.get_running_loop().add_reader(line.socket, self._hear, line)
         self._tell(line, {"op": "adopt", "node": self._node, "agent": self._agent})
         await line.ready.wait()
+        if self._lines.get(path) is not line:
+            raise ConnectionResetError("it has died")
         return line
 
     # -- hearing -------------------------------------------------------------------------
@@ -283,6 +319,9 @@ class TemplatePool:
                 if said["worker"] in line.adopted:  # perhaps nobody has been told of it yet
                     line.adopted[said["worker"]] = replace(line.adopted[said["worker"]], status=said["status"])
                 self._ended(said["worker"], said["status"])
+            case "kept":
+                self._keeps[said["name"]] = line
+                self._kept.append((said["name"], fds[0]))
             case "released":
                 log.info("snapshots in memory are given up", worker=said["worker"], bytes=said["bytes"])
 
@@ -293,6 +332,7 @@ class TemplatePool:
         for future in line.spawning.values():
             if not future.done():
                 future.set_exception(TemplateError("template: it has died"))
+        self._keeps = {name: of for name, of in self._keeps.items() if of is not line}
         orphans = [worker for worker, of in self._line_of.items() if of is line]
         for worker in orphans:
             del self._line_of[worker]
@@ -300,7 +340,18 @@ class TemplatePool:
         self._lost(orphans)
 
 
+def _close(files: Iterable[int]) -> None:
+    for file in files:
+        os.close(file)
+
+
+def _forget_unsent(line: _Line) -> None:
+    _close(file for _, files in line.unsent for file in files)
+    line.unsent.clear()
+
+
 def _hang_up(line: _Line) -> None:
+    _forget_unsent(line)
     loop = asyncio.get_running_loop()
     loop.remove_reader(line.socket)
     loop.remove_writer(line.socket)

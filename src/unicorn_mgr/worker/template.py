@@ -1,9 +1,9 @@
 """The template: a process that has imported torch, never computes, and forks the workers.
 
 It is the workers' parent, and it keeps what must outlive the agent: their exit statuses,
-their rings, the files their last words go to, and the memory they leave snapshots of their
-state in.  Nothing lives in the agent, so the agent can be restarted under running workers,
-as containerd can above its shims.
+their rings, the files their last words go to, the memory they leave snapshots of their
+state in, and copies of snapshots that the agent itself has received.  Nothing lives in the
+agent, so the agent can be restarted under running workers, as containerd can above its shims.
 
 One template serves one interpreter, one set of import-time variables and one user.  It
 speaks JSON in single packets over a unix socket; descriptors travel beside them.  A forked
@@ -98,6 +98,8 @@ class Template:
 
     path: Path
     shelves: list[_Shelf] = field(default_factory=list)
+    kept: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    """Memory of an agent's own that must outlive it, by the agent's socket and a name."""
     children: dict[str, _Child] = field(default_factory=dict)
     agents: list[socket.socket] = field(default_factory=list)
 
@@ -142,12 +144,12 @@ class Template:
             packet, fds, _, _ = socket.recv_fds(agent, PACKET_BYTES_MAX, 4)
         except OSError:
             packet, fds = b"", []
-        for fd in fds:
+        asked = json.loads(packet) if packet else {"op": ""}
+        for fd in fds if asked["op"] != "keep" else ():
             os.close(fd)
         if not packet:
             self._lose(agent)
             return
-        asked = json.loads(packet)
         match asked["op"]:
             case "spawn":
                 self._spawn(agent, asked)
@@ -157,6 +159,10 @@ class Template:
                 self._forget(asked["worker"])
             case "give_back":
                 self._give_back(agent, asked)
+            case "keep":
+                self._keep(asked, fds)
+            case "drop":
+                self._keep(asked, [])
 
     def _lose(self, agent: socket.socket) -> None:
         self._poll.unregister(agent)
@@ -210,6 +216,13 @@ class Template:
         found = [file for other in self._shelves_of(agent, job) for file in other.files]
         return {"own": list(shelf.files), "found": found}
 
+    def _keep(self, asked: dict[str, Any], files: list[int]) -> None:
+        """Memory of an agent's own from now on; what has been kept by that name is let go."""
+        for file in self.kept.pop((asked["agent"], asked["name"]), ()):
+            os.close(file)
+        if files:
+            self.kept[asked["agent"], asked["name"]] = files
+
     def _shelves_of(self, agent: str, job: str) -> list[_Shelf]:
         return [shelf for shelf in self.shelves if (shelf.agent, shelf.job) == (agent, job)]
 
@@ -257,6 +270,9 @@ class Template:
             for shelf in self.shelves:
                 for number in set(shelf.files) - kept:
                     os.close(number)
+            for files in self.kept.values():
+                for number in files:
+                    os.close(number)
             if memory is not None:
                 enter_death_watch(memory)
             os.close(tell)
@@ -285,6 +301,9 @@ class Template:
     def _adopt(self, agent: socket.socket, asked: dict[str, Any]) -> None:
         """An agent has come back: hand it the workers of its node."""
         mine = [c for c in self.children.values() if c.node == asked["node"]]
+        for (whose, name), kept in self.kept.items():
+            if whose == asked["agent"]:
+                self._say(agent, {"op": "kept", "name": name}, tuple(kept))
         jobs = sorted({shelf.job for shelf in self.shelves if shelf.agent == asked["agent"]})
         for child in mine:
             child.owner = agent
