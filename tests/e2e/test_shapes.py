@@ -43,9 +43,11 @@ def uneven(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Iterato
         yield found
 
 
-def submit(cluster: Cluster, store: Path, drills: tuple[str, ...] = (), every: int = 4, **spec: Any) -> Job:
+def submit(
+    cluster: Cluster, store: Path, drills: tuple[str, ...] = (), every: int = 4, pace: float = 0.05, **spec: Any
+) -> Job:
     return cluster.submit(
-        ["--steps", str(STEPS), "--axes", "shard", "--pace", "0.05"],
+        ["--steps", str(STEPS), "--axes", "shard", "--pace", str(pace)],
         size=4,
         size_min=2,
         drills=drills,
@@ -60,18 +62,29 @@ def submit(cluster: Cluster, store: Path, drills: tuple[str, ...] = (), every: i
     )
 
 
-def ends_in_two(job: Job, alone: dict[str, Any], members: int) -> None:
+def trains_in(job: Job, shape: dict[str, int], members: int) -> None:
     def changed(_: object) -> bool:
         view = job.cluster.job(job.name)
-        return (view.replica, view.size) == (TWO, members)
+        return (view.replica, view.size) == (shape, members)
 
     job.cluster.wait_for("it trains in its other shape", changed)
+
+
+def ends_exactly(job: Job, alone: dict[str, Any], members: int) -> None:
     (job.out / "hurry").touch()
     ended = job.wait()
     assert ended.exit_code == 0, f"{ended.reason}\n{job.cluster.logs()}"
     check_exact(job, alone, members)
-    (change,) = [h.event for h in job.cluster.events() if h.kind == "ShapeChanged" and h.event.job == job.name]
-    assert change.axes == TWO
+
+
+def ends_in_two(job: Job, alone: dict[str, Any], members: int) -> None:
+    trains_in(job, TWO, members)
+    ends_exactly(job, alone, members)
+    assert changes(job) == [TWO]
+
+
+def changes(job: Job) -> list[dict[str, int]]:
+    return [h.event.axes for h in job.cluster.events() if h.kind == "ShapeChanged" and h.event.job == job.name]
 
 
 def begun_in_four(job: Job, step: int) -> None:
@@ -105,6 +118,22 @@ def test_its_node_is_lost(uneven: Cluster, alone: dict[str, Any], tmp_path: Path
     ]
     assert {f.restored_step for f in resumed if f.source == "storage"} <= {3, 7}
     assert max(i.steps_lost for i in uneven.incidents(job.name)) <= 6
+
+
+def test_its_node_comes_back(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """With it the shape that it would rather have: what that gains until a node fails again is worth a standstill."""
+    job = submit(uneven, tmp_path / "store", pace=0.2)
+    begun_in_four(job, 4)
+    uneven.power_off(LARGE)
+    trains_in(job, TWO, 2)
+    uneven.power_on(LARGE)
+    trains_in(job, FOUR, 4)
+    ends_exactly(job, alone, 4)
+    assert changes(job) == [TWO, FOUR]
+    check_counted_once(job, STEPS)
+    assert len(uneven.incidents(job.name)) == 1, "the return is no incident"
+    stored = [h.event.step for h in uneven.events() if h.kind == "JobSuspended" and h.event.job == job.name]
+    assert len(stored) == 1, "what it had is stored, and nothing of that is done again"
 
 
 def test_faults_in_the_middle_of_a_change(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from unit.test_core_planning import Planned, in_time
+from unit.test_core_planning import in_time
+from unit.test_core_shapes import FOUR, SHAPES, TWO
+from unit.test_core_suspension import Suspending
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.planning import Planner
@@ -16,7 +18,7 @@ from unicorn_mgr.planner.sizing import sized
 from unicorn_mgr.planner.table import Foreseen, Table
 
 
-class Foreseeing(Planned):
+class Foreseeing(Suspending):
     """A world whose planner has had the time to foresee all that may happen next."""
 
     def foresee(self) -> None:
@@ -128,4 +130,24 @@ def test_a_table_of_speeds_says_nothing_of_sizes_below_the_minimum() -> None:
         world.cut_off(name, "gpt")
         world.check_foreseen()
     assert len(world.job("gpt").seats) == 2
+    world.check_replay()
+
+
+def test_which_shape_a_job_takes_is_foreseen() -> None:
+    """One node of four slots is drained, and then one of the other two that it has moved to."""
+    world = Foreseeing(nodes=0)
+    for name, slots in (("large", 4), ("n0", 2), ("n1", 2)):
+        world.attach(name, slots)
+    world.train_planned("gpt", 2, 4, **SHAPES)
+    assert world.job().spec.replica == FOUR
+    world.go_on()
+    world.tell(e.NodeDrained(world.request(), "large"))
+    assert world.check_foreseen().shapes == {"gpt": "shard=2"}
+    world.stand("gpt")
+    world.store("gpt")
+    world.go_on()
+    assert (world.job().spec.replica, len(world.members())) == (TWO, 4)
+    world.cut_off("n0", "gpt")
+    world.check_foreseen()
+    assert len(world.job().seats) == 2
     world.check_replay()
