@@ -93,3 +93,4 @@ def test_news_of_workers_that_are_gone_lead_nowhere() -> None:
 
 def test_obsolete_copies_are_dropped() -> None:
     assert tell(core(), m.ForgetCopies("id", 1, PART.shape)) == [a.DropCopies(PART)]
+    assert tell(core(), m.ForgetCopies("id", worker=WORKER)) == [a.DisownCopies("id", WORKER)]

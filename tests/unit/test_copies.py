@@ -9,7 +9,7 @@ import pytest
 from unit.sealed import PART, content, mark, memory, sealed
 
 from unicorn_mgr import seal
-from unicorn_mgr.agent.copies import Copies, Copy, NoRoom
+from unicorn_mgr.agent.copies import Copies, Copy, Disowned, NoRoom
 from unicorn_mgr.model import Mark, StatePart
 
 SECOND = replace(PART, position=2)
@@ -18,12 +18,12 @@ ROOM = 1 << 20
 NOBODY_KNOWS = Mark()
 
 
-def come(copies: Copies, step: int, base: Mark, part: StatePart = PART, size: int = 0) -> Copy:
+def come(copies: Copies, step: int, base: Mark, part: StatePart = PART, size: int = 0, source: str = "gpt/1.0") -> Copy:
     """A copy comes, all of it."""
     data = sealed(mark(step), part, body=b"y" * (size or 1000))
     told = seal.find(memory(data))
     assert told is not None
-    copy, file = copies.begin(part, told.mark, told.checksum, told.end, base)
+    copy, file = copies.begin(part, told.mark, told.checksum, told.end, base, source)
     os.pwrite(file, data, 0)
     os.close(file)
     copy.received = copy.size
@@ -67,13 +67,13 @@ def test_half_a_copy_is_none() -> None:
     """A short one looks like a whole one from its head."""
     copies = Copies(ROOM)
     data = sealed(mark(3))
-    copy, file = copies.begin(PART, mark(3), 120_000, len(data), NOBODY_KNOWS)
+    copy, file = copies.begin(PART, mark(3), 120_000, len(data), NOBODY_KNOWS, "gpt/1.0")
     os.pwrite(file, data[:-1], 0)
     os.close(file)
     copy.received = len(data) - 1
     assert steps(copies) == []
     assert copies.open(PART, mark(3)) is None
-    again, file = copies.begin(PART, mark(3), 120_000, len(data), NOBODY_KNOWS)
+    again, file = copies.begin(PART, mark(3), 120_000, len(data), NOBODY_KNOWS, "gpt/1.0")
     os.close(file)
     assert (again, again.received) == (copy, len(data) - 1)
 
@@ -105,7 +105,7 @@ def test_what_is_not_what_it_was_said_to_be_is_dropped(data: bytes) -> None:
     copies = Copies(ROOM)
     told = seal.find(memory(sealed(mark(3))))
     assert told is not None
-    copy, file = copies.begin(PART, mark(3), told.checksum, told.end, NOBODY_KNOWS)
+    copy, file = copies.begin(PART, mark(3), told.checksum, told.end, NOBODY_KNOWS, "gpt/1.0")
     os.pwrite(file, data, 0)
     os.close(file)
     copy.received = copy.size
@@ -170,6 +170,28 @@ def test_copies_go_with_their_job_and_when_they_are_obsolete() -> None:
     copies.release(("other",))
     assert (steps(copies, SECOND), steps(copies, OTHER)) == ([], [3])
     assert copies._room() < ROOM
+
+
+def test_of_a_state_that_most_do_not_have_no_copy_stays_or_comes() -> None:
+    """Not even what is on its way; copies of others of that part are as good as before."""
+    copies = Copies(ROOM)
+    come(copies, 3, NOBODY_KNOWS, source="gpt/3.0")
+    come(copies, 5, NOBODY_KNOWS)
+    come(copies, 5, NOBODY_KNOWS, SECOND, source="gpt/2.0")
+    data = sealed(mark(7))
+    coming, file = copies.begin(PART, mark(7), 120_000, len(data), NOBODY_KNOWS, "gpt/1.0")
+    os.pwrite(file, data, 0)
+    os.close(file)
+    copies.disown("id", "gpt/1.0")
+    coming.received = coming.size
+    assert copies.check(coming) == "it has been dropped meanwhile"
+    with pytest.raises(Disowned, match="not those of most replicas"):
+        come(copies, 8, NOBODY_KNOWS)
+    assert (steps(copies), steps(copies, SECOND)) == ([3], [5])
+    come(copies, 8, NOBODY_KNOWS, source="gpt/3.0")
+    assert steps(copies) == [3, 8]
+    copies.release(())
+    come(copies, 9, NOBODY_KNOWS)
 
 
 def test_what_a_dead_worker_has_left_is_there_until_it_is_given_up() -> None:

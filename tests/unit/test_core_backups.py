@@ -9,6 +9,8 @@ import pytest
 from unit.world import World
 
 from unicorn_mgr import messages as m
+from unicorn_mgr.coordinator.liveness import Liveness
+from unicorn_mgr.coordinator.views import job_view
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import StatePart
 from unicorn_mgr.tokens import lets_in
@@ -136,6 +138,72 @@ def test_an_agent_that_is_back_elsewhere_is_found_there(world: World) -> None:
     world.take()
     world.attach(peer, 2, incarnation="another", copies_port=7001)
     assert {(order.to.node, order.to.port) for order in told(world).values()} == {(peer, 7001)}
+
+
+def backed_up(world: World, ring: int) -> int:
+    """What a user is told, when workers say that this step has copies."""
+    live = Liveness(world.settings)
+    for worker in world.job().living_members():
+        sample = m.Sample(worker.name, counter=1, step=ring + 1, backed_up=ring)
+        live.beat(worker.node, (sample,), world.now)
+    return job_view(world.state, live, world.job(), world.now).backed_up_step
+
+
+@pytest.mark.parametrize("kept", [2, 0])
+def test_whether_copies_have_outlived_their_agent_is_known_at_once(world: World, kept: int) -> None:
+    """Workers go on saying which they have had copied; if that is gone, only newer ones count."""
+    trained(world, 2, **SPLIT)
+    (peer,) = {node for node, _ in world.job().backups.peers.values()}
+    world.tell(e.JobProgressed("gpt", 9, 0.1, 8))
+    assert backed_up(world, 9) == 9
+    world.attach(peer, 2, incarnation="another", copies_port=7001, copies=kept)
+    assert backed_up(world, 9) == (9 if kept else -1)
+    world.tell(e.JobProgressed("gpt", 10, 0.1, 9))
+    assert (backed_up(world, 9), world.job().backups.step) == ((9, 9) if kept else (-1, -1))
+    world.tell(e.JobProgressed("gpt", 11, 0.1, 10))
+    assert (backed_up(world, 11), world.job().backups.step) == (11, 10)
+
+
+def test_an_agent_that_was_only_out_of_reach_has_what_it_had(world: World) -> None:
+    trained(world, 2, **SPLIT)
+    (peer,) = {node for node, _ in world.job().backups.peers.values()}
+    world.tell(e.JobProgressed("gpt", 9, 0.1, 8))
+    world.attach(peer, 2)
+    assert backed_up(world, 9) == 9
+
+
+def test_what_was_on_a_lost_node_does_not_count(world: World) -> None:
+    trained(world, 2, **SPLIT)
+    (peer,) = {node for node, _ in world.job().backups.peers.values()}
+    world.tell(e.JobProgressed("gpt", 9, 0.1, 8), e.NodeSilent(peer, 3.0))
+    assert backed_up(world, 9) == 9
+    world.wait(world.settings.silence_seconds_max + 1)
+    assert world.node(peer).phase.value == "lost"
+    assert backed_up(world, 9) == -1
+    world.tell(e.JobProgressed("gpt", 10, 0.1, 9), e.JobProgressed("gpt", 11, 0.1, 10))
+    assert backed_up(world, 11) == 11
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_copies_of_a_state_that_most_do_not_have_are_given_up(odd: int) -> None:
+    """Whoever may be asked for them is told, and again when it has been away; of others' they keep theirs."""
+    world = World(nodes=0)
+    for node, rack in (("n0", "a"), ("n1", "a"), ("n2", "a"), ("n3", "b")):
+        world.attach(node, 2 if rack == "a" else 1, domain=rack)
+    orders = trained(world, 6, **SPLIT)
+    assert (sorted(orders), {order.to.node for order in orders.values()}) == (["gpt/0.0", "gpt/1.0"], {"n3"})
+    world.tell(e.JobProgressed("gpt", 9, 0.1, 8))
+    world.take()
+    minority = (f"gpt/{2 * odd}.0", f"gpt/{2 * odd + 1}.0")
+    world.tell(e.WorkerTold("gpt/4.0", m.ChecksumsDiffer(world.job().epoch, 9, minority)))
+    job_id = world.core.orders.job_id(world.job())
+    forgotten = [m.ForgetCopies(job_id, worker=worker) for worker in minority]
+    assert world.said(m.ForgetCopies) == [(f"n{i}", body) for i in range(4) for body in forgotten]
+    assert backed_up(world, 9) == (-1 if odd == 0 else 9)
+    world.take()
+    world.attach("n3", 1, domain="b")
+    assert world.said(m.ForgetCopies) == [("n3", body) for body in forgotten]
+    world.check_replay()
 
 
 def test_an_agent_that_is_back_is_told_again_what_its_workers_send(world: World) -> None:

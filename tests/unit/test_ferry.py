@@ -22,6 +22,7 @@ from unicorn_mgr.agent import ferry
 from unicorn_mgr.agent.copies import Copies
 from unicorn_mgr.agent.ferry import Denied, Ferry, Pace, Partial, Pier
 from unicorn_mgr.cli.certs import make
+from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
 from unicorn_mgr.model import Mark
 from unicorn_mgr.tls import agent_context
@@ -60,7 +61,11 @@ def push(node: Node, data: bytes, shown: str | None = None, secure: Secure = Non
     file = memory(data)
     found = seal.find(file)
     assert found is not None
-    Ferry("a", secure).push(node.holder(shown), PART, found, file, base or Mark(), threading.Event())
+    Ferry("a", secure).push(sent(node, shown, base), found, file, threading.Event())
+
+
+def sent(node: Node, shown: str | None = None, base: Mark | None = None) -> SendBackup:
+    return SendBackup("gpt/1.0", PART, mark(7), base or Mark(), node.holder(shown))
 
 
 def pull(node: Node, step: int, into: int, come: Partial | None = None, shown: str | None = None) -> None:
@@ -124,11 +129,11 @@ def test_a_push_that_was_cut_goes_on_where_it_was(other: Node, monkeypatch: pyte
 
     monkeypatch.setattr(sender.pace, "seconds_for", wait)
     with pytest.raises(Denied, match="not wanted any more"):
-        sender.push(other.holder(), PART, found, file, Mark(), stop)
+        sender.push(sent(other), found, file, stop)
     visitors_gone()
     assert other.steps() == []
     stop.clear()
-    sender.push(other.holder(), PART, found, file, Mark(), stop)
+    sender.push(sent(other), found, file, stop)
     assert other.steps() == [7]
     assert asked == 4 + 8 - 3, "three chunks had come"
 
@@ -137,7 +142,14 @@ def test_a_push_that_was_cut_goes_on_where_it_was(other: Node, monkeypatch: pyte
 def test_a_chunk_that_is_not_what_it_should_be_ends_it(other: Node, length: int, checksum: int | None) -> None:
     """A wrong checksum, an empty one, one that is too long, and one beyond the end."""
     data = sealed(mark(7), body=b"")[:600]
-    about = {**asdict(PART), "by": "a", "token": other.holder().token, "op": "push", "base": [-1, 0, 0, 0]}
+    about = {
+        **asdict(PART),
+        "by": "a",
+        "token": other.holder().token,
+        "op": "push",
+        "base": [-1, 0, 0, 0],
+        "source": "gpt/1.0",
+    }
     with socket.create_connection(("127.0.0.1", other.port)) as line:
         ferry._say(line, {**about, "mark": ferry._plain(mark(7)), "checksum": 0, "size": 600})
         assert ferry._answer(line) == {"at": 0}
@@ -205,6 +217,14 @@ def test_what_is_not_there_is_denied(other: Node) -> None:
     push(other, sealed(mark(7)))
     with pytest.raises(Denied, match="not here"):
         pull(other, 8, memory())
+
+
+def test_copies_of_a_state_that_most_do_not_have_are_denied(other: Node) -> None:
+    push(other, sealed(mark(7)))
+    other.copies.disown("id", "gpt/1.0")
+    assert other.steps() == []
+    with pytest.raises(Denied, match="its parameters are not those of most replicas"):
+        push(other, sealed(mark(8)))
 
 
 def test_no_room_is_an_answer_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

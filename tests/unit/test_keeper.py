@@ -72,7 +72,7 @@ async def come(copies: Copies, step: int, base: Mark | None = None, part: StateP
     data = sealed(mark(step), part)
     told = seal.find(memory(data))
     assert told is not None
-    copy, file = copies.begin(part, told.mark, told.checksum, told.end, base or Mark())
+    copy, file = copies.begin(part, told.mark, told.checksum, told.end, base or Mark(), "gpt/1.0")
     os.pwrite(file, data, 0)
     os.close(file)
     copy.received = copy.size
@@ -88,9 +88,9 @@ def test_the_next_agent_has_what_was_whole(tmp_path: Path) -> None:
         async with place.agent() as (copies, _):
             await come(copies, 3)
             await come(copies, 5, mark(3))
-            copies.begin(PART, mark(7), 1, 1000, mark(5))
+            copies.begin(PART, mark(7), 1, 1000, mark(5), "gpt/1.0")
         async with place.agent() as (copies, _):
-            assert (steps(copies), copies.parts()) == ([3, 5], (PART,))
+            assert (steps(copies), copies.count()) == ([3, 5], 2)
             found = copies.open(PART, mark(5))
             assert found is not None
             assert content(found[0]) == sealed(mark(5))
@@ -101,7 +101,7 @@ def test_the_next_agent_has_what_was_whole(tmp_path: Path) -> None:
             copies.release(())
             await asyncio.sleep(0)
         async with place.agent() as (copies, _):
-            assert copies.parts() == ()
+            assert copies.count() == 0
 
     live(tmp_path, restarts)
 

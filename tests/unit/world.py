@@ -139,12 +139,15 @@ class World:
         incarnation: str = "",
         domain: str = "",
         copies_port: int = 7000,
+        copies: int = 0,
         **epochs: Epoch,
     ) -> list[e.Event]:
         places = tuple(Slot(i) for i in range(slots))
         told = {name.replace("__", "/").replace("_", "."): epoch for name, epoch in epochs.items()}
         agent = incarnation or f"agent of {node}"
-        return self.tell(e.NodeAttached(node, agent, places, "10.0.0.1", workers, told, True, domain, copies_port))
+        return self.tell(
+            e.NodeAttached(node, agent, places, "10.0.0.1", workers, told, True, domain, copies_port, copies)
+        )
 
     def submit(self, name: str = "gpt", size_min: int = 1, size_max: int = 3, **spec: Any) -> list[e.Event]:
         asked = JobSpec(name, ("python", "train.py"), directory="/w", size_min=size_min, size_max=size_max, **spec)

@@ -127,7 +127,7 @@ class Backups:
         deadline, pause, told = time.monotonic() + SEND_SECONDS, RETRY_SECONDS, ""
         while not stop.is_set():
             try:
-                self._ferry.push(order.to, order.part, head, file, order.base, stop)
+                self._ferry.push(order, head, file, stop)
             except (Denied, OSError, CredentialsError) as failed:
                 if str(failed) != told and not stop.is_set():
                     told = str(failed)

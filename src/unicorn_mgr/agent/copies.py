@@ -36,6 +36,10 @@ class NoRoom(Exception):
     """The node has no memory for it."""
 
 
+class Disowned(Exception):
+    """Its worker's state is not what most replicas have."""
+
+
 @dataclass(eq=False)
 class Copy:
     """One snapshot of a part, or as much of it as has come."""
@@ -45,7 +49,8 @@ class Copy:
     checksum: int
     size: int
     file: int
-    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    name: str
+    """The worker whose snapshot it is, and what tells it from others."""
     received: int = 0
     """Bytes from its beginning that are known to be good."""
     touched: float = field(default_factory=time.monotonic)
@@ -54,6 +59,11 @@ class Copy:
     def whole(self) -> bool:
         """All of it has come."""
         return self.received == self.size
+
+    @property
+    def source(self) -> str:
+        """The worker whose snapshot it is."""
+        return self.name.partition(" ")[0]
 
     def is_of(self, mark: Mark, checksum: int, size: int) -> bool:
         """It is a copy of that very snapshot."""
@@ -87,6 +97,8 @@ class Copies:
         self._lock = threading.RLock()
         self._own: dict[str, _Own] = {}
         self._kept: dict[StatePart, list[Copy]] = {}
+        self._disowned: dict[str, str] = {}
+        """Workers of whose snapshots there may be no copies, and of which job they are."""
         self._staged = 0
 
     # -- own ones ------------------------------------------------------------------------
@@ -113,13 +125,15 @@ class Copies:
 
     # -- copies --------------------------------------------------------------------------
 
-    def begin(self, part: StatePart, mark: Mark, checksum: int, size: int, base: Mark) -> tuple[Copy, int]:
-        """Take up the copy of a snapshot where it was left, or begin it.  Raises `NoRoom`.
+    def begin(self, part: StatePart, mark: Mark, checksum: int, size: int, base: Mark, source: str) -> tuple[Copy, int]:
+        """Take up the copy of a worker's snapshot where it was left, or begin it.  Raises `NoRoom` and `Disowned`.
 
         Of all parts there are copies of `base`.  If nobody knows of which, as when another replica's snapshots are
         copied from now on, it is one of the two oldest.  With the copy comes a descriptor, for the caller to close.
         """
         with self._lock:
+            if source in self._disowned:
+                raise Disowned(f"{source}: its parameters are not those of most replicas")
             held = self._kept.get(part, [])
             for copy in held:
                 if copy.is_of(mark, checksum, size):
@@ -132,7 +146,8 @@ class Copies:
             if len(stay) > 1 and self._room() < size:
                 self._drop(stay[0], "a newer one needs its room")
             self._make_room(size)
-            copy = Copy(part, mark, checksum, size, os.memfd_create(f"unicorn-copy-{part.job_id}-{part.position}"))
+            file = os.memfd_create(f"unicorn-copy-{part.job_id}-{part.position}")
+            copy = Copy(part, mark, checksum, size, file, f"{source} {secrets.token_hex(8)}")
             try:
                 os.posix_fallocate(copy.file, 0, size)
             except OSError as failed:
@@ -181,10 +196,10 @@ class Copies:
         with self._lock:
             return any(c.name == name for held in self._kept.values() for c in held)
 
-    def parts(self) -> tuple[StatePart, ...]:
-        """Of which there is a whole copy."""
+    def count(self) -> int:
+        """Whole ones."""
         with self._lock:
-            return tuple(part for part, held in self._kept.items() if any(c.whole for c in held))
+            return sum(c.whole for held in self._kept.values() for c in held)
 
     def forget(self, part: StatePart) -> None:
         """Copies of this part are kept elsewhere now."""
@@ -192,9 +207,17 @@ class Copies:
             for copy in list(self._kept.get(part, ())):
                 self._drop(copy, "obsolete")
 
+    def disown(self, job_id: str, source: str) -> None:
+        """This worker's state is not what most replicas have: of its snapshots there is no copy from now on."""
+        with self._lock:
+            self._disowned[source] = job_id
+            for copy in [c for held in self._kept.values() for c in held if c.source == source]:
+                self._drop(copy, "its parameters are not those of most replicas")
+
     def release(self, job_ids: Collection[str]) -> None:
         """Jobs that are not among these have ended."""
         with self._lock:
+            self._disowned = {worker: job_id for worker, job_id in self._disowned.items() if job_id in job_ids}
             for part in [part for part in self._kept if part.job_id not in job_ids]:
                 self.forget(part)
             for worker in [name for name, own in self._own.items() if own.ended and own.job_id not in job_ids]:

@@ -19,6 +19,7 @@ from unicorn_mgr.effects.agent import (
     BackupOver,
     CoordinatorSaid,
     CutOff,
+    DisownCopies,
     DropCopies,
     Dying,
     Fetch,
@@ -219,6 +220,8 @@ class AgentCore:
                     return []
                 found.backup = said
                 return _backed_up(found)
+            case ForgetCopies(job_id, worker=worker) if worker:
+                return [DisownCopies(job_id, worker)]
             case ForgetCopies(job_id, position, shape):
                 return [DropCopies(StatePart(job_id, shape, position))]
             case WorkerDirective(worker, body):

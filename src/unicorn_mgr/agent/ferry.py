@@ -26,7 +26,8 @@ from typing import Any
 import structlog
 
 from unicorn_mgr import tokens
-from unicorn_mgr.agent.copies import Copies, NoRoom
+from unicorn_mgr.agent.copies import Copies, Disowned, NoRoom
+from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
 from unicorn_mgr.model import Epoch, Lineage, Mark, StatePart
 from unicorn_mgr.seal import Snapshot
@@ -79,13 +80,11 @@ class Ferry:
         self._secure = secure
         self.pace = Pace()
 
-    def push(
-        self, holder: Holder, part: StatePart, head: Snapshot, file: int, base: Mark, stop: threading.Event
-    ) -> None:
-        """Leave a copy of a snapshot there; one of `base` stays.  Raises `Denied`, and `OSError`."""
+    def push(self, order: SendBackup, head: Snapshot, file: int, stop: threading.Event) -> None:
+        """Leave a copy of a worker's snapshot, as ordered.  Raises `Denied`, and `OSError`."""
         asked = {"op": "push", "mark": _plain(head.mark), "checksum": head.checksum, "size": head.end}
-        asked["base"] = _plain(base)
-        with self._call(holder, part, asked) as (line, answer), _mapped(file, head.end) as memory:
+        asked |= {"base": _plain(order.base), "source": order.worker}
+        with self._call(order.to, order.part, asked) as (line, answer), _mapped(file, head.end) as memory:
             at = int(answer["at"])
             with memoryview(memory) as whole:
                 while at < head.end:
@@ -198,6 +197,8 @@ class Pier:
                 self._answer(line, part, asked)
             except NoRoom as why:
                 _say(line, {"denied": f"no room: {why}"})
+            except Disowned as why:
+                _say(line, {"denied": str(why)})
         except (OSError, ValueError, KeyError, TypeError, Denied) as failed:
             log.debug("a visiting agent was not served", why=str(failed))
         finally:
@@ -218,7 +219,9 @@ class Pier:
 
     def _receive(self, line: socket.socket, part: StatePart, asked: dict[str, Any]) -> None:
         mark, base = _mark(asked["mark"]), _mark(asked["base"])
-        copy, file = self._copies.begin(part, mark, int(asked["checksum"]), int(asked["size"]), base)
+        copy, file = self._copies.begin(
+            part, mark, int(asked["checksum"]), int(asked["size"]), base, str(asked["source"])
+        )
         try:
             memory = _mapped(file, copy.size)
         finally:

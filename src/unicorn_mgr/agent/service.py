@@ -32,6 +32,7 @@ from unicorn_mgr.effects.agent import (
     AgentEvent,
     CoordinatorSaid,
     CutOff,
+    DisownCopies,
     DropCopies,
     Fetch,
     Forget,
@@ -144,7 +145,7 @@ class AgentService:
         self._link = Link(
             config.coordinator,
             config.tls,
-            self._core.say_hello,
+            self._say_hello,
             self._welcomed,
             self._heard,
             lambda answered: self._emit(LinkLost(answered)),
@@ -197,6 +198,9 @@ class AgentService:
             await self._hub.close()
             await self._host.close()
 
+    def _say_hello(self, cluster: str, term: int) -> Hello:
+        return replace(self._core.say_hello(cluster, term), copies=self._backups.copies.count())
+
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         assert self._tasks is not None
         task = self._tasks.create_task(work)
@@ -245,6 +249,8 @@ class AgentService:
                 self._backups.fetch(worker, part, mark, buffer, holders)
             case DropCopies(part):
                 self._backups.copies.forget(part)
+            case DisownCopies(job_id, worker):
+                self._backups.copies.disown(job_id, worker)
             case Strike(worker, fault):
                 if self._config.drills:
                     self._host.strike(worker, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)

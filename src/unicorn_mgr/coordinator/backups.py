@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from unicorn_mgr.effects.coordinator import BackupsPlaced, CopiesReleased
@@ -10,6 +10,7 @@ from unicorn_mgr.model import Epoch
 
 HOMES_MAX = 4
 """Nodes on which a part has been that are remembered."""
+DISOWNED_MAX = 256
 
 
 @dataclass(slots=True)
@@ -30,6 +31,12 @@ class Backups:
     """Why it is not as safe as it could be."""
     step: int = -1
     """The last one of which all parts have their copies."""
+    gone_until: int = -1
+    """Of this step, and of those before it, some copies are gone."""
+    shaken: bool = False
+    """Some are gone, perhaps of steps that nobody has told of yet."""
+    disowned: list[str] = field(default_factory=list)
+    """Workers whose state was not that of most replicas: of their snapshots there may be no copies."""
     older: list[tuple[str, int, str]] = field(default_factory=list)
     """(shape, position, node) of copies that stay until all parts have newer ones."""
     older_until: int = -1
@@ -49,6 +56,37 @@ class Backups:
         self.epoch, self.sources, self.peers = event.epoch, event.sources, event.peers
         self.keepers, self.reason = event.keepers, event.reason
         self.step = self.step if self.sources else -1
+
+    def told(self, step: int) -> None:
+        """Of this step workers know that all its parts have been copied, but not whether they are there still."""
+        if self.shaken:
+            self.gone_until, self.shaken = step, False
+        self.step = max(self.step, self.counting(step)) if self.sources else -1
+
+    def counting(self, step: int) -> int:
+        """A step that workers tell of, if its copies are known to be there still."""
+        return step if step > self.gone_until and not self.shaken else -1
+
+    def go_back(self, committed: int) -> None:
+        """The job goes on after this step."""
+        self.step, self.gone_until = min(self.step, committed), min(self.gone_until, committed)
+
+    def lose(self, node: str) -> None:
+        """What this node has had is gone."""
+        if any(peer == node for peer, _ in self.peers.values()):
+            self.step, self.shaken = -1, True
+
+    def disown(self, workers: Sequence[str]) -> None:
+        """Their state is not that of most replicas."""
+        self.disowned = [*self.disowned, *workers][-DISOWNED_MAX:]
+        if not set(workers).isdisjoint(self.sources.values()):
+            self.step, self.shaken = -1, True
+
+    def nodes(self) -> list[str]:
+        """All whose memory may have snapshots of the job."""
+        homes = (node for nodes in self.homes.values() for node in nodes)
+        peers = (node for node, _ in self.peers.values())
+        return sorted({*homes, *peers, *(node for _, _, node in self.older)})
 
     def change_shape(self, shape: str) -> None:
         """Its parts are others from now on; those that were stay, as all that moves away."""

@@ -66,6 +66,7 @@ class Ears:
             hello.drills,
             hello.domain,
             hello.copies_port,
+            hello.copies,
         )
         for truth in hello.workers:
             yield from self._truth(hello.node, truth)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from unicorn_mgr.coordinator.rules.replicas import replica_size, seats_beside, whole
 from unicorn_mgr.coordinator.rules.stalls import limits_of_spec
@@ -21,6 +21,7 @@ from unicorn_mgr.messages import (
     BackUp,
     CheckpointComplete,
     CheckpointWritten,
+    ChecksumsDiffer,
     Directive,
     ForgetCopies,
     ForgetWorker,
@@ -87,8 +88,8 @@ class Orders:
                 members = tuple(w.name for w in state.jobs[name].living_members())
                 for told in (*members, *(w for w in writers if w not in members)):
                     yield from self._directive(state, told, CheckpointComplete(step, lineage))
-            case e.WorkerTold(name, CheckpointWritten() as written):
-                yield from self._complete_already(state, name, written)
+            case e.WorkerTold():
+                yield from self._answer(state, event)
             case e.BackupsPlaced() | e.CopiesReleased():
                 yield from self._back_up(state, event)
             case e.PlanWanted(number):
@@ -138,12 +139,23 @@ class Orders:
         if worker is not None and worker.exited is None:
             yield e.SendToAgent(worker.node, WorkerDirective(name, body))
 
-    def _complete_already(self, state: ClusterState, name: str, written: CheckpointWritten) -> Iterator[e.Action]:
+    def _answer(self, state: ClusterState, event: e.WorkerTold) -> Iterator[e.Action]:
+        worker = state.worker(event.worker)
+        if worker is None:
+            return
+        match event.fact:
+            case CheckpointWritten() as written:
+                yield from self._complete_already(state, worker, written)
+            case ChecksumsDiffer(_, _, minority):
+                yield from self._disown(state.jobs[worker.job], minority)
+            case _:
+                pass
+
+    def _complete_already(self, state: ClusterState, worker: Worker, written: CheckpointWritten) -> Iterator[e.Action]:
         """A writer that tells again of a complete checkpoint, or of one overtaken, has missed the word."""
-        worker = state.worker(name)
-        done = state.jobs[worker.job].checkpoint if worker is not None else None
+        done = state.jobs[worker.job].checkpoint
         if done is not None and (done.lineage.order, done.step) >= (written.lineage.order, written.step):
-            yield from self._directive(state, name, CheckpointComplete(done.step, done.lineage))
+            yield from self._directive(state, worker.name, CheckpointComplete(done.step, done.lineage))
 
     # -- snapshots in memory -------------------------------------------------------------
 
@@ -170,6 +182,12 @@ class Orders:
             gone = state.worker(name)
             if gone is not None:
                 yield e.SendToAgent(gone.node, BackUp(name))
+
+    def _disown(self, job: Job, workers: Sequence[str], *nodes: str) -> Iterator[e.Action]:
+        """Whoever may be asked for snapshots of the job has none of theirs, or one of these nodes."""
+        for node in nodes or job.backups.nodes():
+            for worker in workers:
+                yield e.SendToAgent(node, ForgetCopies(self.job_id(job), worker=worker))
 
     def _copied_to(self, state: ClusterState, job: Job, worker: Worker, position: int) -> BackUp:
         if position not in job.backups.peers:
@@ -256,6 +274,9 @@ class Orders:
         for worker in state.on_node(event.node):
             if worker.alive and worker.name in known:
                 yield from self._remind(state, worker, event.epochs.get(worker.name, Epoch()))
+        for job in state.jobs.values():
+            if not job.over and event.node in job.backups.nodes():
+                yield from self._disown(job, job.backups.disowned, event.node)
         yield e.SendToAgent(event.node, self._live_jobs(state))
         yield e.SendToAgent(event.node, Synced())
 

@@ -188,6 +188,8 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
         if running:
             state.counters.false_verdicts += 1
             del node.losses[-1:]
+    if node.incarnation != event.incarnation and not event.copies:
+        _copies_gone(state, event.node)
     node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
     node.drills, node.domain, node.copies_port = event.drills, event.domain, event.copies_port
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):
@@ -195,6 +197,11 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     for worker in state.on_node(event.node):
         if worker.name not in event.workers:
             record_workers.vanished(state, worker, now)
+
+
+def _copies_gone(state: ClusterState, node: str) -> None:
+    for job in state.jobs.values():
+        job.backups.lose(node)
 
 
 def _node_degraded(state: ClusterState, event: e.NodeDegraded) -> None:
@@ -208,6 +215,8 @@ def _node_degraded(state: ClusterState, event: e.NodeDegraded) -> None:
 def _node_given_up(state: ClusterState, name: str, phase: NodePhase, reason: str, now: float) -> None:
     node = state.nodes[name]
     node.phase, node.reason = phase, reason
+    if phase is NodePhase.LOST:
+        _copies_gone(state, name)
     for job in state.jobs.values():
         job.warm = [n for n in job.warm if n != name]
     for worker in state.on_node(name):

@@ -158,7 +158,7 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
 def _progressed(state: ClusterState, job: Job, event: e.JobProgressed) -> None:
     job.link_stalled = job.link_stalled and event.committed <= job.committed
     job.committed, job.step_seconds = max(job.committed, event.committed), event.step_seconds or job.step_seconds
-    job.backups.step = max(job.backups.step, event.backed_up) if job.backups.sources else -1
+    job.backups.told(event.backed_up)
     _measured(state, job, event.step_seconds)
 
 
@@ -293,7 +293,7 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
         job.committed = max(restored)
     job.committed = max(job.committed, *(r.step - 1 for r in told)) if told else job.committed
     job.marks = {}
-    job.backups.step = min(job.backups.step, job.committed)
+    job.backups.go_back(job.committed)
     for worker in job.living_members() if job.spec.snapshot_budget > 0 else ():
         job.backups.at_home(worker.seat % math.prod(job.spec.replica.values()), worker.node)
     if told:

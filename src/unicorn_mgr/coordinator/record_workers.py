@@ -249,6 +249,7 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
                 job.suspension.stored_step = step
         case ChecksumsDiffer(_, step, minority):
             job.checksums_differ = (step, minority)
+            job.backups.disown(minority)
         case CheckpointWritten() | CheckpointFailed() | CheckpointPublished():
             _checkpoint(job, worker, fact)
         case SnapshotsStopped():

@@ -108,8 +108,8 @@ def _degraded(node: Node) -> str:
 
 def _backed_up(live: Liveness, job: Job) -> int:
     """The newest step of which all parts have their copies."""
-    heard = (live.samples[w.name][1].backed_up for w in job.living_members() if w.name in live.samples)
-    return max([job.backups.step, *heard]) if job.backups.sources else -1
+    told = (live.samples[w.name][1].backed_up for w in job.living_members() if w.name in live.samples)
+    return max([job.backups.step, *map(job.backups.counting, told)]) if job.backups.sources else -1
 
 
 def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobView:

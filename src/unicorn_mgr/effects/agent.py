@@ -284,6 +284,27 @@ class DropCopies:
     part: StatePart
 
 
+@dataclass(frozen=True, slots=True)
+class DisownCopies:
+    """There may be no copies of this worker's snapshots."""
+
+    job_id: str
+    worker: str
+
+
 AgentAction = (
-    Spawn | Kill | Sweep | Forget | Freeze | Thaw | Strike | Tell | Report | Release | SendBackup | Fetch | DropCopies
+    Spawn
+    | Kill
+    | Sweep
+    | Forget
+    | Freeze
+    | Thaw
+    | Strike
+    | Tell
+    | Report
+    | Release
+    | SendBackup
+    | Fetch
+    | DropCopies
+    | DisownCopies
 )

@@ -69,6 +69,7 @@ class Hello:
     drills: bool = False
     domain: str = ""
     copies_port: int = 0
+    copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +290,7 @@ class ForgetCopies:
     job_id: str = ""
     position: int = 0
     shape: str = ""
+    worker: str = ""
 
 
 ToAgent = (

@@ -57,7 +57,7 @@ class WorkerTruth(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., pid: _Optional[int] = ..., attached: bool = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., slot: _Optional[int] = ..., dying: bool = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "node", "incarnation", "cluster", "term", "slots", "address", "workers", "version", "drills", "domain", "copies_port")
+    __slots__ = ("protocol", "node", "incarnation", "cluster", "term", "slots", "address", "workers", "version", "drills", "domain", "copies_port", "copies")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class Hello(_message.Message):
     DRILLS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     COPIES_PORT_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node: str
     incarnation: str
@@ -82,7 +83,8 @@ class Hello(_message.Message):
     drills: bool
     domain: str
     copies_port: int
-    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., cluster: _Optional[str] = ..., term: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., address: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerTruth, _Mapping]]] = ..., version: _Optional[str] = ..., drills: bool = ..., domain: _Optional[str] = ..., copies_port: _Optional[int] = ...) -> None: ...
+    copies: int
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., cluster: _Optional[str] = ..., term: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., address: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerTruth, _Mapping]]] = ..., version: _Optional[str] = ..., drills: bool = ..., domain: _Optional[str] = ..., copies_port: _Optional[int] = ..., copies: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("number", "samples", "logs")
@@ -376,14 +378,16 @@ class BackUp(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., to: _Optional[_Union[Holder, _Mapping]] = ..., alone: bool = ...) -> None: ...
 
 class ForgetCopies(_message.Message):
-    __slots__ = ("job_id", "position", "shape")
+    __slots__ = ("job_id", "position", "shape", "worker")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     position: int
     shape: str
-    def __init__(self, job_id: _Optional[str] = ..., position: _Optional[int] = ..., shape: _Optional[str] = ...) -> None: ...
+    worker: str
+    def __init__(self, job_id: _Optional[str] = ..., position: _Optional[int] = ..., shape: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class StopWorker(_message.Message):
     __slots__ = ("worker", "reason", "gently")

@@ -47,6 +47,8 @@ class NodeAttached:
     """What fails as one with it; empty: nobody has said."""
     copies_port: int = 0
     """Where other agents leave copies of snapshots; 0: nowhere."""
+    copies: int = 0
+    """It has of other nodes' snapshots: all that it had before, or, if its machine or container was new, none."""
 
 
 @dataclass(frozen=True, slots=True)
