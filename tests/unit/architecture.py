@@ -82,6 +82,7 @@ PURE = (
     "coordinator.shapes",
     "coordinator.standstills",
     "coordinator.throughput",
+    "coordinator.transfers",
     "agent.core",
     "agent.detectors*",
 )

@@ -242,7 +242,10 @@ def test_another_worker_goes_on_as_the_first_would(name: str) -> None:
     optimizer, other_optimizer = MAKERS[name](first.parameters()), MAKERS[name](other.parameters())
     for seed in range(2):
         one_step(first, optimizer, seed)
-    state = ReplicaState(first, [optimizer], {}).collect(PROGRESS, randomness.capture())
+    replica = ReplicaState(first, [optimizer], {})
+    state = replica.collect(PROGRESS, randomness.capture())
+    parts = zip(state.names, state.tensors, strict=True)
+    assert replica.held_bytes() == sum(t.nbytes for name, t in parts if name.startswith(("model.", "optimizer.")))
     found = ReplicaState(other, [other_optimizer], {}).adopt(travelled(state))
     assert found == PROGRESS
     for seed in range(2, 4):

@@ -66,7 +66,8 @@ def replica(*hearings: Hearing) -> tuple[Meeting, list[Unison]]:
     meeting = Meeting(len(hearings))
     places = [place_of({"shard": len(hearings)}, i) for i in range(len(hearings))]
     return meeting, [
-        Unison(heard, Sibling(meeting, place), Reports(heard)) for heard, place in zip(hearings, places, strict=True)
+        Unison(heard, Sibling(meeting, place), Reports(heard, lambda: 0))
+        for heard, place in zip(hearings, places, strict=True)
     ]
 
 
@@ -131,6 +132,6 @@ def test_a_norm_is_that_of_the_gradients_however_few_bits_they_have(dtype: torch
     p.grad = torch.full((4,), value, dtype=dtype)
     exact = 2 * abs(p.grad[0].item())
     heard = Hearing()
-    unison = Unison(heard, Single(), Reports(heard))
+    unison = Unison(heard, Single(), Reports(heard, lambda: 0))
     assert unison.clip([p], exact / 4, 2.0) == pytest.approx(exact, rel=1e-6)
     torch.testing.assert_close(p.grad, torch.full((4,), value / 4, dtype=dtype), rtol=0.02, atol=0.0)

@@ -135,6 +135,7 @@ def of_job(job: JobView) -> Shape:
         "size_min": job.size_min,
         "size_max": job.size_max,
         "replica": job.replica or None,
+        "standstill_seconds": job.standstill_seconds,
         "epoch": str(job.epoch) if job.epoch.number else None,
         "step": _known(job.step),
         "step_seconds": job.step_seconds or None,

@@ -18,6 +18,7 @@ from unicorn_mgr.coordinator.shapes import in_each_shape
 from unicorn_mgr.coordinator.standstills import costs_of
 from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
 from unicorn_mgr.coordinator.throughput import paces_in, rate_at, rated, staircases
+from unicorn_mgr.coordinator.transfers import Bandwidths, bandwidths
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import JobSpec, WorkerName, said
 from unicorn_mgr.planner.problem import Demand, Form, Node, Place, Problem
@@ -38,7 +39,7 @@ def problem_with(
     state: ClusterState, settings: Settings, present: Problem, nodes: Iterable[Node], jobs: Iterable[Job]
 ) -> Problem:
     """What it would be asked if there were these nodes and jobs; what is as at present stays the same object."""
-    before, cluster = {n.name: n for n in present.nodes}, Cluster(observe=state.observe)
+    before, cluster = {n.name: n for n in present.nodes}, Cluster(observe=state.observe, rates=bandwidths(state))
     for node in sorted(nodes, key=lambda n: n.name):
         cluster.put(node.name, node)
     # What jobs make of slots that are away for now is told, too: so plans can be made before one is lost or back.
@@ -120,6 +121,8 @@ class Cluster:
     """Also those that are away."""
     observe: bool = False
     """Failures are not acted upon."""
+    rates: Bandwidths = field(default_factory=dict)
+    """Of state that is moved."""
 
     def put(self, name: str, node: Node | None) -> Node | None:
         """A node is as it is now; None: it can't be used.  What was there, if that is the same still."""
@@ -216,7 +219,7 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
         needed=max(job.spec.throughput_min, rate_at(job, job.due_slots)),
         throughput=form.throughput,
         rated=rated(job.spec),
-        costs=costs_of(job),
+        costs=costs_of(job, cluster.rates),
         seats=job.seats,
         members=sum(map(cluster.holds, seated)),
         hit=bool(job.lost_members()) or kept < len(job.seats),
@@ -338,6 +341,9 @@ class Outlook:
         if self._all_stale:
             self._stale_nodes, self._stale_jobs = set(state.nodes), set(state.jobs)
             self._cluster.observe = state.observe
+        rates = bandwidths(state)
+        if rates != self._cluster.rates:
+            self._cluster.rates, self._stale_jobs = rates, set(state.jobs)
         self._stale_jobs |= self._on(self._stale_nodes)
         self._stale_nodes |= self._blocked_anew(state)
         nodes = self._nodes_anew(state)

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from unicorn_mgr.coordinator.record_incidents import tell
 from unicorn_mgr.coordinator.shapes import in_shape
-from unicorn_mgr.coordinator.standstills import FROM_NOBODY, kind_of, measure
+from unicorn_mgr.coordinator.standstills import FROM_NOBODY, add, kind_of, measure
 from unicorn_mgr.coordinator.state import (
     Checkpoint,
     ClusterState,
@@ -20,6 +20,7 @@ from unicorn_mgr.coordinator.state import (
     Transition,
     WorkerPhase,
 )
+from unicorn_mgr.coordinator.transfers import heed_resumed
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import Resumed, StateSource
 from unicorn_mgr.model import WorkerName, said
@@ -199,6 +200,7 @@ def _suspended(
         case e.JobSuspended(_, step):
             assert job.suspension is not None
             job.suspension.done = True
+            add(job, "store", now - job.suspension.ordered_at)
             job.committed = max(job.committed, step)
         case _:
             assert_never(event)
@@ -270,6 +272,7 @@ def _transition_ended(state: ClusterState, job: Job, now: float) -> None:
     transition, job.transition, job.left = job.transition, None, ()
     assert transition is not None
     measure(job, transition, now)
+    heed_resumed(state, job, transition.resumed)
     told = transition.resumed.values()
     redone = sum(len(r.recomputed) for r in told)
     restored = [r.restored_step for r in told if r.source in FROM_NOBODY]

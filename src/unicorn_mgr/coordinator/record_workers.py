@@ -15,6 +15,7 @@ from unicorn_mgr.coordinator.state import (
     Worker,
     WorkerPhase,
 )
+from unicorn_mgr.coordinator.transfers import heed_written
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     CheckpointFailed,
@@ -251,7 +252,7 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
             job.checksums_differ = (step, minority)
             job.backups.disown(minority)
         case CheckpointWritten() | CheckpointFailed() | CheckpointPublished():
-            _checkpoint(job, worker, fact)
+            _checkpoint(state, job, worker, fact)
         case SnapshotsStopped():
             pass  # its user is told of it by the journal
         case _:
@@ -265,9 +266,12 @@ def _trains(job: Job) -> None:
     job.trains = True
 
 
-def _checkpoint(job: Job, worker: Worker, fact: CheckpointWritten | CheckpointFailed | CheckpointPublished) -> None:
+def _checkpoint(
+    state: ClusterState, job: Job, worker: Worker, fact: CheckpointWritten | CheckpointFailed | CheckpointPublished
+) -> None:
     match fact:
         case CheckpointWritten():
+            heed_written(state, fact)
             _part_written(job, worker, fact)
         case CheckpointFailed(_, error, _):
             job.checkpoint_error = error

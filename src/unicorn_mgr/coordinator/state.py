@@ -304,6 +304,8 @@ class Job:
     """The same in words."""
     standstills: dict[str, list[float]] = field(default_factory=dict)
     """Seconds that its newest changes have cost, by the kind of the move."""
+    copy_bytes: int = 0
+    """Of one copy of its state, as the workers of a replica have told last; 0: they have not."""
     written: dict[str, CheckpointWritten] = field(default_factory=dict)
     """By writer: parts of the newest checkpoint that is not complete yet."""
     checkpoint: Checkpoint | None = None
@@ -456,6 +458,8 @@ class ClusterState:
     breaker: str = ""
     planning: Planning = field(default_factory=Planning)
     counters: Counters = field(default_factory=Counters)
+    transfers: dict[str, list[float]] = field(default_factory=dict)
+    """Bytes a second at which workers have moved state last, by source."""
 
     def wall(self, now: float) -> float:
         """Seconds since 1970 at core time `now`, for people."""

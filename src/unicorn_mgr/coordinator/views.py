@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from unicorn_mgr import __version__
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.record_incidents import seconds_of
+from unicorn_mgr.coordinator.standstills import costs_of
 from unicorn_mgr.coordinator.state import (
     ClusterState,
     Incident,
@@ -16,6 +19,7 @@ from unicorn_mgr.coordinator.state import (
     Worker,
     WorkerPhase,
 )
+from unicorn_mgr.coordinator.transfers import bandwidths
 from unicorn_mgr.effects.coordinator import PlanReady
 from unicorn_mgr.messages import (
     ClusterView,
@@ -143,6 +147,7 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         command=" ".join(job.spec.command),
         skipped=tuple(SkippedMicroBatch(step, number) for step, number in job.poison),
         replica=dict(job.spec.replica),
+        standstill_seconds=dataclasses.asdict(costs_of(job, bandwidths(state))),
     )
 
 

@@ -145,6 +145,7 @@ class JobView:
     replica: dict[str, int] = field(default_factory=dict)
     backed_up_step: int = -1
     backup_note: str = ""
+    standstill_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Resumed:
     state_bytes: int = 0
     voided: str = ""
     exact: bool = True
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

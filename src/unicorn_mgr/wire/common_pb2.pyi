@@ -94,7 +94,7 @@ class Ready(_message.Message):
     def __init__(self, fingerprint: _Optional[_Mapping[str, str]] = ..., rehearsed: bool = ...) -> None: ...
 
 class Resumed(_message.Message):
-    __slots__ = ("epoch", "step", "source", "restored_step", "recomputed", "fence_seconds", "regroup_seconds", "restore_seconds", "recompute_seconds", "added_seconds", "state_bytes", "voided", "exact")
+    __slots__ = ("epoch", "step", "source", "restored_step", "recomputed", "fence_seconds", "regroup_seconds", "restore_seconds", "recompute_seconds", "added_seconds", "state_bytes", "voided", "exact", "held_bytes")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class Resumed(_message.Message):
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     VOIDED_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     step: int
     source: str
@@ -121,7 +122,8 @@ class Resumed(_message.Message):
     state_bytes: int
     voided: str
     exact: bool
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[int] = ..., source: _Optional[str] = ..., restored_step: _Optional[int] = ..., recomputed: _Optional[_Iterable[int]] = ..., fence_seconds: _Optional[float] = ..., regroup_seconds: _Optional[float] = ..., restore_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., added_seconds: _Optional[float] = ..., state_bytes: _Optional[int] = ..., voided: _Optional[str] = ..., exact: bool = ...) -> None: ...
+    held_bytes: int
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., step: _Optional[int] = ..., source: _Optional[str] = ..., restored_step: _Optional[int] = ..., recomputed: _Optional[_Iterable[int]] = ..., fence_seconds: _Optional[float] = ..., regroup_seconds: _Optional[float] = ..., restore_seconds: _Optional[float] = ..., recompute_seconds: _Optional[float] = ..., added_seconds: _Optional[float] = ..., state_bytes: _Optional[int] = ..., voided: _Optional[str] = ..., exact: bool = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class LoopEnded(_message.Message):
     __slots__ = ("step",)

@@ -79,7 +79,7 @@ class Engine:
         self.on_commit: Callable[[int], None] = lambda _: None
         self.on_disowned: Callable[[], None] = lambda: None
         self.watch = Stopwatch()
-        self.reports = Reports(membership)
+        self.reports = Reports(membership, replica.state.held_bytes)
         self._siblings = siblings
         self.unison = Unison(membership, siblings, self.reports)
         self.endless: dict[int, Endless] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from unicorn_mgr.messages import ChecksumsDiffer, Resumed, Symptom
 from unicorn_mgr.model import INITIAL, Epoch, WorkerName
@@ -13,12 +13,13 @@ from unicorn_mgr.worker.stopwatch import Stopwatch
 class Reports:
     """One worker's news, each told once."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, held_bytes: Callable[[], int]) -> None:
         self.source = "own"
         """Where the state in use has come from since the last report: own, initial, live, memory, peer, or storage."""
         self.restored_step = INITIAL
         self.state_bytes = 0
         self._membership = membership
+        self._held_bytes = held_bytes
         self._unreported: Formation | None = None
         self._voided = ""
         self._symptom_told = Epoch()
@@ -59,6 +60,7 @@ class Reports:
                 state_bytes=self.state_bytes,
                 voided=self._voided,
                 exact=exact,
+                held_bytes=self._held_bytes(),
             )
         )
         self.source, self.state_bytes = "own", 0

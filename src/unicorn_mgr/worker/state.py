@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -208,6 +208,11 @@ class ReplicaState:
             }
         )
 
+    def held_bytes(self) -> int:
+        """Of the tensors of model and optimizers on this worker."""
+        found = _tensors_in([self._tensors(), [self._optimizer(o) for o in self.optimizers]])
+        return sum(part.numel() * part.element_size() for part in map(part_of, found))
+
     def homes(self) -> dict[str, torch.Tensor]:
         """By name: tensors that may be filled in place when a state arrives."""
         packed = self.collect(Progress(0, 0, 0), randomness.capture())
@@ -317,6 +322,14 @@ class ReplicaState:
 def piece_in(saved: torch.Tensor | Part) -> Piece:
     """Which part of a tensor a state has."""
     return saved.piece if isinstance(saved, Part) else piece_of(saved)
+
+
+def _tensors_in(tree: Tree) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, Mapping | list | tuple):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _tensors_in(value)
 
 
 def _bare(saved: torch.Tensor | Part) -> torch.Tensor:
