@@ -134,6 +134,10 @@ def test_its_node_comes_back(uneven: Cluster, alone: dict[str, Any], tmp_path: P
     assert len(uneven.incidents(job.name)) == 1, "the return is no incident"
     stored = [h.event.step for h in uneven.events() if h.kind == "JobSuspended" and h.event.job == job.name]
     assert len(stored) == 1, "what it had is stored, and nothing of that is done again"
+    told = [h.event for h in uneven.events() if h.kind == "WorkerTold/Resumed" and h.event.worker.startswith(job.name)]
+    first, *_, last = (e.fact.held_bytes for e in told)
+    of_two = [e.fact.held_bytes for e in told if e.worker == f"{job.name}/0.1"]
+    assert 0 < first == last < of_two[0] < 3 * first, "a worker of two holds about twice as much as one of four"
 
 
 def test_faults_in_the_middle_of_a_change(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
