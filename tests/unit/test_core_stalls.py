@@ -56,6 +56,61 @@ def test_a_culprit_whose_stacks_do_not_come_is_killed_all_the_same(world: World)
     assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/1.0"]
 
 
+def test_a_newcomer_that_hangs_is_replaced_and_keeps_its_job_from_beginning_no_longer(world: World) -> None:
+    world.submit(size_min=3, size_max=3)
+    for name in ("gpt/0.0", "gpt/1.0"):
+        world.begin(name)
+    world.tell(e.WorkerStarted("gpt/2.0", 4000), e.WorkerAttached("gpt/2.0"))
+    world.take()
+    quiet(world, "gpt/2.0")
+    (asked,) = (a for a in world.acted if isinstance(a, e.TakeReadings))
+    assert asked.workers == {"n2": ("gpt/2.0",)}
+    for _ in range(2):
+        world.reading(("gpt/2.0", Phase.STARTING, 0), quiet=599.0)
+    assert world.incidents == [], "it may still be loading its data"
+    world.wait(10.0)
+    quiet(world, "gpt/2.0")
+    for _ in range(2):
+        world.reading(("gpt/2.0", Phase.STARTING, 0), quiet=601.0)
+    assert world.incident().cause == "task_hang"
+    assert "stands in starting for 601.0 s and is no member yet (more than 600 s)" in world.incident().evidence
+    world.wait(3.0)
+    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/2.0"]
+    world.tell(e.WorkerExited(m.Exited("gpt/2.0", -9)))
+    world.begin_all()
+    assert world.members() == ["gpt/0.0", "gpt/1.0", "gpt/2.1"]
+    world.resume()
+    assert not world.incident().open
+
+
+def test_a_newcomer_that_hangs_beside_members_that_go_on_is_replaced(world: World) -> None:
+    world.train(size_min=1)
+    world.die("gpt/2.0")
+    world.wait(world.settings.death_batch_seconds)
+    world.resume(step=5)
+    world.tell(e.WorkerStarted("gpt/2.1", 4000), e.WorkerAttached("gpt/2.1"))
+    quiet(world, "gpt/2.1")
+    number = world.job().inquiries
+    for counter in (1, 2):
+        going = tuple(m.Sample(f"gpt/{seat}.0", counter, step=5 + counter, phase=int(Phase.COMPUTE)) for seat in (0, 1))
+        stands = m.Sample("gpt/2.1", 7, phase=int(Phase.USER), quiet_seconds=601.0)
+        world.tell(e.ReadingTaken("gpt", number, (*going, stands)))
+    world.wait(3.0)
+    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/2.1"]
+
+
+def test_a_newcomer_on_a_silent_node_keeps_nobody_from_a_verdict(world: World) -> None:
+    world.train(size_min=1)
+    world.die("gpt/2.0")
+    world.wait(world.settings.death_batch_seconds)
+    world.resume(step=5)
+    world.tell(e.WorkerStarted("gpt/2.1", 4000), e.NodeSilent("n2", 3.0))
+    world.take()
+    quiet(world, "gpt/1.0")
+    (asked,) = (a for a in world.acted if isinstance(a, e.TakeReadings))
+    assert asked.workers == {"n0": ("gpt/0.0",), "n1": ("gpt/1.0",)}
+
+
 def test_progress_between_the_readings_dispels_the_suspicion(world: World) -> None:
     world.train()
     quiet(world, "gpt/1.0")

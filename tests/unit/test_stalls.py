@@ -65,6 +65,15 @@ def test_the_one_in_an_earlier_epoch_is_the_culprit() -> None:
     assert verdict(at(0, Phase.GATHER), late, at(2, Phase.GATHER))[1] == "gpt/1.0"
 
 
+def test_a_member_that_never_answered_its_first_membership_is_the_culprit() -> None:
+    """For whoever waits for one at all it is no sign of anything; the others gather without it."""
+    deaf = at(1, Phase.WAITING, epoch=0)
+    says, culprit = verdict(at(0, Phase.GATHER), deaf, at(2, Phase.GATHER))
+    assert culprit == "gpt/1.0"
+    assert says == "gpt/1.0 waits for a membership, and has not answered the one that it was granted"
+    assert verdict(at(0, Phase.GATHER), replace(deaf, epoch=1)) == (LINK_VERDICT, "")
+
+
 def test_nobody_behind_means_the_link() -> None:
     assert verdict(*(at(seat, Phase.REDUCE, sequence=2) for seat in range(3))) == (LINK_VERDICT, "")
 
@@ -83,7 +92,7 @@ def test_the_users_own_code_may_take_longer() -> None:
 
 
 def test_no_reading_is_no_verdict() -> None:
-    assert judge((), (), LIMITS)[1] == ""
+    assert judge((), (), LIMITS) == ("nobody could be read", "")
 
 
 PHASES = st.sampled_from(list(Phase))

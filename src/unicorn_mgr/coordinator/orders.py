@@ -95,7 +95,7 @@ class Orders:
             case e.PlanWanted(number):
                 yield e.SolvePlan(number)
             case e.InquiryOpened(name, number):
-                yield e.TakeReadings(name, number, _members_by_node(state.jobs[name]))
+                yield e.TakeReadings(name, number, _watched_by_node(state, state.jobs[name]))
             case e.InquiryClosed(_, _, _, culprit) if culprit:
                 worker = state.worker(culprit)
                 if worker is not None:
@@ -306,8 +306,10 @@ class Orders:
         return GiveUp(reason, save)
 
 
-def _members_by_node(job: Job) -> dict[str, tuple[str, ...]]:
+def _watched_by_node(state: ClusterState, job: Job) -> dict[str, tuple[str, ...]]:
+    """A newcomer that can't be read keeps nobody from a verdict about the members."""
+    newcomers = [w for w in job.newcomers() if state.nodes[w.node].phase is not NodePhase.SILENT]
     found: dict[str, list[str]] = {}
-    for worker in job.living_members():
+    for worker in (*job.living_members(), *newcomers):
         found.setdefault(worker.node, []).append(worker.name)
     return {node: tuple(names) for node, names in sorted(found.items())}

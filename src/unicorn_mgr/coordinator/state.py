@@ -378,6 +378,10 @@ class Job:
         """Members of the newest epoch that count, in its order."""
         return [w for m in self.members if (w := self.workers.get(m)) is not None and w.alive]
 
+    def newcomers(self) -> list[Worker]:
+        """Processes that run, and are not yet ready to become members."""
+        return [w for w in self.alive() if w.phase in (WorkerPhase.STARTED, WorkerPhase.ATTACHED)]
+
 
 @dataclass(slots=True)
 class Incident:

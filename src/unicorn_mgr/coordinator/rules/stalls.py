@@ -1,7 +1,7 @@
 """Nobody makes progress: who is waited for?
 
-Agents report workers whose ring stands still for longer than its place allows.  Then all
-members' rings are read, twice, a second apart: before a kill there is always a second
+Agents report workers whose ring stands still for longer than its place allows.  Then the rings of all
+members and newcomers are read, twice, a second apart: before a kill there is always a second
 reading.  The member that is furthest behind and does not itself wait for others is the
 culprit.  If there is none the link is: the same members are regrouped once, then a node that
 most others can't reach is isolated, or who is furthest behind is restarted.
@@ -10,7 +10,7 @@ most others can't reach is isolated, or who is furthest behind is restarted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from unicorn_mgr.coordinator import triage
 from unicorn_mgr.coordinator.record_workers import LINK_VERDICT
@@ -38,7 +38,7 @@ from unicorn_mgr.phases import WAITS_FOR_OTHERS, Limits, Phase
 
 def inquired(c: Context, job: Job) -> Iterator[Decision]:
     """Open an inquiry, and close it when both readings are there."""
-    if job.over or not job.members or job.sentence is not None:
+    if job.over or not job.alive() or job.sentence is not None:
         return
     if job.inquiry is None:
         if job.quiet is not None and c.now >= job.next_inquiry_at and not c.state.paused:
@@ -46,7 +46,8 @@ def inquired(c: Context, job: Job) -> Iterator[Decision]:
         return
     inquiry = job.inquiry
     if len(inquiry.readings) >= 2:
-        verdict, culprit = judge(inquiry.readings[0][1], inquiry.readings[1][1], limits_of(c, job))
+        newcomers = {w.name for w in job.newcomers()}
+        verdict, culprit = judge(inquiry.readings[0][1], inquiry.readings[1][1], limits_of(c, job), newcomers)
         yield InquiryClosed(job.name, inquiry.number, verdict, culprit)
     elif c.now >= inquiry.opened_at + c.settings.second_reading_seconds + 2 * c.settings.reading_timeout_seconds:
         yield InquiryClosed(job.name, inquiry.number, "not all agents answered")
@@ -77,16 +78,36 @@ def limits_of_spec(spec: JobSpec, settings: Settings) -> Limits:
     )
 
 
-def judge(first: tuple[Sample, ...], second: tuple[Sample, ...], limits: Limits) -> tuple[str, str]:
-    """What two readings of a job's members say: the verdict, and the culprit if there is one.
+def judge(
+    first: tuple[Sample, ...], second: tuple[Sample, ...], limits: Limits, newcomers: Collection[str] = ()
+) -> tuple[str, str]:
+    """What two readings of a job's members and newcomers say: the verdict, and the culprit if there is one.
 
     A member's position is (epoch, step, collectives launched).  Those at the lowest position
     hold the others up; the culprit is one of them that does not wait for others itself.
+    Nobody that trains waits for a newcomer, so one is the culprit only where no member is, by its own limit.
     """
     before = {s.worker: s.counter for s in first}
-    moved = [s.worker for s in second if before.get(s.worker) != s.counter]
-    if moved or not second:
-        return f"progress: {', '.join(sorted(moved)[:3])} went on", ""
+    moved = {s.worker for s in second if before.get(s.worker) != s.counter}
+    verdict, culprit = _judge_members(tuple(s for s in second if s.worker not in newcomers), moved, limits)
+    if culprit:
+        return verdict, culprit
+    for sample in second:
+        stands = sample.worker in newcomers and sample.worker not in moved
+        limit = limits.of(sample.phase, sample.step_seconds, sample.stopped)
+        if stands and Phase(sample.phase) not in WAITS_FOR_OTHERS and sample.quiet_seconds >= limit:
+            place = "is stopped" if sample.stopped else f"stands in {Phase(sample.phase).name.lower()}"
+            text = f"{sample.worker} {place} for {sample.quiet_seconds:.1f} s and is no member yet"
+            return f"{text} (more than {limit:g} s)", sample.worker
+    return verdict, culprit
+
+
+def _judge_members(second: tuple[Sample, ...], moved: set[str], limits: Limits) -> tuple[str, str]:
+    if not second:
+        return "nobody could be read", ""
+    went_on = sorted(s.worker for s in second if s.worker in moved)
+    if went_on:
+        return f"progress: {', '.join(went_on[:3])} went on", ""
     lowest = min(_position(s) for s in second)
     behind = [s for s in second if _position(s) == lowest and (s.stopped or Phase(s.phase) not in WAITS_FOR_OTHERS)]
     stopped = [s for s in second if s.stopped]
@@ -105,6 +126,10 @@ def judge(first: tuple[Sample, ...], second: tuple[Sample, ...], limits: Limits)
             f"waiting for {patient.worker}, which may take longer in {Phase(patient.phase).name.lower()}",
             "",
         )
+    deaf = [s for s in second if s.phase == Phase.WAITING and s.epoch < max(other.epoch for other in second)]
+    if deaf:
+        name = deaf[0].worker
+        return f"{name} waits for a membership, and has not answered the one that it was granted", name
     return LINK_VERDICT, ""
 
 
