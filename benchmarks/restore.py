@@ -19,7 +19,8 @@ from benchmarks.cluster import PATIENCE_SECONDS, Failed, environment
 from benchmarks.result import FIGURES, Aim, Found, Options, Table, figures, plain, words
 from benchmarks.scripts import holder
 from unicorn_mgr import seal
-from unicorn_mgr.agent.ferry import Ferry, Partial
+from unicorn_mgr.agent.ferry import Ferry
+from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.messages import Holder
 from unicorn_mgr.tokens import token
 from unicorn_mgr.worker.exchange import Landing
@@ -135,7 +136,7 @@ def _ways(there: dict[str, Any], megabytes: int, stored: str) -> dict[str, Calla
 
     def from_peer() -> float:
         began = time.monotonic()
-        Ferry("a", None).pull(asked, holder.PART, holder.MARK, brought, Partial(), threading.Event())
+        Ferry("a", None).pull(asked, holder.PART, holder.MARK, Stripes(brought, threading.Event()))
         on_the_way = time.monotonic() - began
         found = seal.find(brought)
         assert found is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from unit.sealed import PART, content, mark, memory, sealed
 
-from unicorn_mgr.agent import backups
+from unicorn_mgr import seal
+from unicorn_mgr.agent import backups, ferry, stripes
 from unicorn_mgr.agent.backups import Backups
+from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, SendBackup
 from unicorn_mgr.messages import Holder, Welcome
 from unicorn_mgr.model import Mark
@@ -148,12 +151,120 @@ async def test_what_nobody_has_is_said_with_the_reason(a: Agent, b: Agent, c: Ag
 
 @agents
 async def test_a_fetch_that_is_not_wanted_any_more_ends(a: Agent, b: Agent, c: Agent) -> None:
-    """Whoever waits hears of it, and nothing is written into its memory from then on."""
+    """Whoever waits hears of it at once, though the other side is silent, and nobody writes into its memory then."""
     del a, b
-    c.has()
-    c.backups.fetch(WORKER, PART, mark(7), 0, (replace(c.holder(c), port=1),) * 1000)
-    c.backups.fetch(WORKER, PART, Mark(), 0, ())
-    assert await c.hears() == Fetched(WORKER, mark(7), "it is not wanted any more")
+    (into,) = c.has()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        c.backups.fetch(WORKER, PART, mark(7), 0, (replace(c.holder(c), port=silent.getsockname()[1]),))
+        line, _ = await asyncio.to_thread(silent.accept)
+        c.backups.fetch(WORKER, PART, Mark(), 0, ())
+        assert await c.hears() == Fetched(WORKER, mark(7), "it is not wanted any more")
+        with line:
+            data = sealed(mark(7))
+            ferry._hear(line)
+            ferry._say(line, {"size": len(data), "seal": data[: seal.SEAL.size].hex()})
+            assert await asyncio.to_thread(line.recv, 100) == b"", "it hangs up"
+    assert content(into) == b""
+
+
+class Meeting(Stripes):
+    """Nobody brings a second chunk before everybody has brought one."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.party, self.first, self.here = threading.Barrier(2), threading.Lock(), set[str]()
+
+    def put(self, seal: str, at: int, chunk: memoryview, node: str) -> None:
+        super().put(seal, at, chunk, node)
+        with self.first:
+            new = node not in self.here
+            self.here.add(node)
+        if new:
+            self.party.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> list[Meeting]:
+    """Chunks are, and those who have them meet; what comes is noted."""
+    coming: list[Meeting] = []
+
+    def made(*args: Any) -> Meeting:
+        coming.append(Meeting(*args))
+        return coming[-1]
+
+    for module in (ferry, stripes):
+        monkeypatch.setattr(module, "CHUNK_BYTES", CHUNK_BYTES)
+    monkeypatch.setattr(backups, "Stripes", made)
+    return coming
+
+
+CHUNK_BYTES = 1000
+
+
+def keep(agent: Agent, data: bytes) -> None:
+    """It has this snapshot."""
+    agent.backups.copies.add_own("gpt/9.0", "id", (memory(data),))
+
+
+def test_all_who_have_a_snapshot_bring_some_of_it(small: list[Meeting]) -> None:
+    data = sealed(mark(7), body=os.urandom(20_000))
+
+    @agents
+    async def test(a: Agent, b: Agent, c: Agent) -> None:
+        keep(a, data)
+        keep(b, data)
+        (into,) = c.has()
+        c.backups.fetch(WORKER, PART, mark(7), 0, (a.holder(c), b.holder(c)))
+        assert await c.hears() == Fetched(WORKER, mark(7))
+        assert content(into) == data
+
+    test()
+    came = small[0].came
+    assert min(came.values()) >= CHUNK_BYTES
+    assert (sorted(came), sum(came.values())) == (["a", "b"], len(data)), "each byte once"
+
+
+def test_who_dies_costs_the_chunks_that_it_was_asked_for(small: list[Meeting], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has brought one before, and is asked for two: the other brings them."""
+    data = sealed(mark(7), body=os.urandom(20_000))
+
+    class Dies(Meeting):
+        def put(self, seal: str, at: int, chunk: memoryview, node: str) -> None:
+            if node == "a" and node in self.here:
+                raise ConnectionResetError("a has died")
+            super().put(seal, at, chunk, node)
+
+    def made(*args: Any) -> Meeting:
+        small.append(Dies(*args))
+        return small[-1]
+
+    monkeypatch.setattr(backups, "Stripes", made)
+
+    @agents
+    async def test(a: Agent, b: Agent, c: Agent) -> None:
+        keep(a, data)
+        keep(b, data)
+        (into,) = c.has()
+        c.backups.fetch(WORKER, PART, mark(7), 0, (a.holder(c), b.holder(c)))
+        assert await c.hears() == Fetched(WORKER, mark(7))
+        assert content(into) == data
+
+    test()
+    assert small[0].came["a"] <= CHUNK_BYTES
+    assert sum(small[0].came.values()) == len(data)
+    assert len(small) == 1
+
+
+@agents
+async def test_of_two_that_are_not_the_same_one_comes_whole(a: Agent, b: Agent, c: Agent) -> None:
+    """Another replica's of the same step, a bit of which is another: whoever answers first."""
+    both = [sealed(mark(7), body=os.urandom(9_000)) for _ in range(2)]
+    for agent, data in zip((a, b), both, strict=True):
+        keep(agent, data)
+    (into,) = c.has()
+    c.backups.fetch(WORKER, PART, mark(7), 0, (a.holder(c), b.holder(c)))
+    assert await c.hears() == Fetched(WORKER, mark(7))
+    assert content(into) in both
 
 
 @agents

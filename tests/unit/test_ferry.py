@@ -18,9 +18,10 @@ import pytest
 from unit.sealed import PART, content, mark, memory, sealed
 
 from unicorn_mgr import seal
-from unicorn_mgr.agent import ferry
+from unicorn_mgr.agent import ferry, stripes
 from unicorn_mgr.agent.copies import Copies
-from unicorn_mgr.agent.ferry import Denied, Ferry, Pace, Partial, Pier
+from unicorn_mgr.agent.ferry import Denied, Ferry, Pace, Pier
+from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.cli.certs import make
 from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
@@ -51,7 +52,8 @@ class Node:
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setattr(ferry, "CHUNK_BYTES", CHUNK_BYTES)
+    for module in (ferry, stripes):
+        monkeypatch.setattr(module, "CHUNK_BYTES", CHUNK_BYTES)
     made = Node()
     yield made
     made.pier.close()
@@ -68,8 +70,10 @@ def sent(node: Node, shown: str | None = None, base: Mark | None = None) -> Send
     return SendBackup("gpt/1.0", PART, mark(7), base or Mark(), node.holder(shown))
 
 
-def pull(node: Node, step: int, into: int, come: Partial | None = None, shown: str | None = None) -> None:
-    Ferry("a", None).pull(node.holder(shown), PART, mark(step), into, come or Partial(), threading.Event())
+def pull(node: Node, step: int, into: int, shown: str | None = None, secure: Secure = None) -> Stripes:
+    coming = Stripes(into, threading.Event())
+    Ferry("a", secure).pull(node.holder(shown), PART, mark(step), coming)
+    return coming
 
 
 @pytest.mark.parametrize("body", [0, 1, 500, 1000, 1001, 2500, 2999, 3000, 4999, 5000, 7500])
@@ -174,43 +178,68 @@ def test_nonsense_does_it_no_harm(other: Node, said: bytes) -> None:
     assert other.steps() == [7]
 
 
-def test_a_pull_that_was_cut_goes_on_and_begins_anew_with_another_snapshot(other: Node) -> None:
-    """The same step of another replica has other bytes: nothing is put together of both."""
-    data = sealed(mark(7), body=os.urandom(5_000))
+def test_a_pull_that_was_cut_goes_on_and_nothing_is_put_together_of_two(other: Node) -> None:
+    """The same step of another replica has other bytes."""
+    data, another = (sealed(mark(7), body=os.urandom(5_000)) for _ in range(2))
     push(other, data)
-    into, come = memory(data[:2_000]), Partial()
-    come.at, come.checksum = 2_000, 1
-    pull(other, 7, into, come)
+    into, sender, reached = memory(), Ferry("a", None), 0
+
+    class Cut(Stripes):
+        def put(self, seal: str, at: int, chunk: memoryview, node: str) -> None:
+            nonlocal reached
+            reached += 1
+            if reached == 3:
+                raise ConnectionError("cut")
+            super().put(seal, at, chunk, node)
+
+    coming = Cut(into, threading.Event())
+    with pytest.raises(ConnectionError):
+        sender.pull(other.holder(), PART, mark(7), coming)
+    assert (coming.came, coming.complete) == ({"b": 2 * CHUNK_BYTES}, False)
+    assert seal.find(into) is None, "half of it does not look like all of it"
+    with_another = Node()
+    push(with_another, another)
+    with pytest.raises(Denied, match="another one"):
+        sender.pull(with_another.holder(), PART, mark(7), coming)
+    with_another.pier.close()
+    sender.pull(other.holder(), PART, mark(7), coming)
+    assert (coming.came, coming.complete) == ({"b": len(data)}, True), "each byte once"
     assert content(into) == data
-    head = seal.find(into)
-    assert head is not None
-    damaged = memory(b"#" * 3_000 + data[3_000:])
-    come.at, come.checksum = 3_000, head.checksum
-    pull(other, 7, damaged, come)
-    assert content(damaged) == b"#" * 3_000 + data[3_000:], "only what had not come is sent"
 
 
-def test_one_that_is_given_up_while_it_is_sent_ends_the_transfer_and_nothing_else(
-    other: Node, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["given up", "written over"])
+def test_one_that_goes_while_it_is_sent_ends_the_transfer_and_nothing_else(
+    other: Node, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Its template may empty an own snapshot at any moment; to touch it then would kill the agent."""
-    data = sealed(mark(7), body=bytes(4 << 20))
-    file = memory(data)
+    """Its template may empty an own snapshot at any moment, and its worker write the next one there."""
+    file = memory(sealed(mark(7), body=bytes(4_000)))
     other.copies.add_own("gpt/0.0", "id", (os.dup(file),))
-    real = ferry._mapped
+    real = ferry._send_chunks
 
-    def mapped(of: int, size: int) -> Any:
-        found = real(of, size)
-        if os.fstat(of).st_ino == os.fstat(file).st_ino:
+    def send_chunks(*args: Any) -> None:
+        if how == "given up":
             os.ftruncate(file, 0)
-        return found
+        else:
+            os.pwrite(file, bytes(8), 0)
+        real(*args)
 
-    monkeypatch.setattr(ferry, "_mapped", mapped)
-    with pytest.raises(OSError, match="connection"):
+    monkeypatch.setattr(ferry, "_send_chunks", send_chunks)
+    with pytest.raises(OSError, match=r"(?i)connection"):
         pull(other, 7, memory())
     visitors_gone()
     push(other, sealed(mark(8)))
     assert other.steps() == [8]
+
+
+@pytest.mark.parametrize("wanted", [(0, 2_000), (1 << 40, 10), (900, 1_000)])
+def test_chunks_that_there_are_not_are_not_sent(other: Node, wanted: tuple[int, int]) -> None:
+    push(other, sealed(mark(7), body=b""))
+    about = {**asdict(PART), "by": "a", "token": other.holder().token, "op": "pull", "mark": ferry._plain(mark(7))}
+    with socket.create_connection(("127.0.0.1", other.port)) as line:
+        ferry._say(line, about)
+        assert ferry._answer(line)["size"] < CHUNK_BYTES
+        line.sendall(ferry._WANTED.pack(*wanted))
+        assert line.recv(1) == b""
 
 
 def test_what_is_not_there_is_denied(other: Node) -> None:
@@ -261,7 +290,7 @@ def test_agents_know_each_other_by_their_certificates(certificates: Path) -> Non
     node, data = Node(secure), sealed(mark(7), body=os.urandom(10_000))
     push(node, data, secure=secure)
     into = memory()
-    Ferry("a", secure).pull(node.holder(), PART, mark(7), into, Partial(), threading.Event())
+    pull(node, 7, into, secure=secure)
     assert content(into) == data
     node.pier.close()
 

@@ -21,7 +21,8 @@ import structlog
 
 from unicorn_mgr import seal
 from unicorn_mgr.agent.copies import Copies, NoRoom
-from unicorn_mgr.agent.ferry import Denied, Ferry, Partial, Pier
+from unicorn_mgr.agent.ferry import Denied, Ferry, Pier
+from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, SendBackup
 from unicorn_mgr.messages import Holder, Welcome
 from unicorn_mgr.model import Mark, StatePart
@@ -37,7 +38,9 @@ SEND_SECONDS = 30.0
 LOOK_SECONDS = 2.0
 """Nodes that have not answered by then are taken to have nothing."""
 ATTEMPTS = 3
-"""To bring a snapshot from each of the nodes that have it."""
+"""To bring a snapshot from the nodes that have it."""
+FETCHERS_MAX = 8
+"""Nodes from which it is brought at once: the nearest of them."""
 
 T = TypeVar("T")
 Found = dict[Mark, bool]
@@ -180,28 +183,49 @@ class Backups:
     ) -> str:
         """In a thread: why it is not there, empty if it is."""
         files = self.copies.own_files(worker)
-        failed, come = "no node has it", Partial()
+        if buffer >= len(files):
+            return "there is no memory for it"
+        failed, began = "no node has it", time.monotonic()
+        stripes = Stripes(files[buffer], stop)
         try:
-            for holder in [holder for _ in range(ATTEMPTS) for holder in holders]:
+            for _ in range(ATTEMPTS):
+                before = dict(stripes.came)
+                failed = self._fetch_from_all(worker, part, mark, holders[:FETCHERS_MAX], stripes) or failed
                 if stop.is_set():
                     return "it is not wanted any more"
-                began = time.monotonic()
-                try:
-                    self._ferry.pull(holder, part, mark, files[buffer], come, stop)
-                    head = seal.find(files[buffer])
-                except (Denied, OSError, IndexError, CredentialsError, seal.Torn) as why:
-                    failed = f"{holder.node}: {why}"
-                    log.info("a snapshot can't be fetched", worker=worker, why=failed)
-                    continue
-                if head is not None and head.mark == mark:
-                    seconds = round(time.monotonic() - began, 3)
-                    log.info("a snapshot has come", worker=worker, node=holder.node, bytes=come.size, seconds=seconds)
+                if stripes.complete and _is_whole(files[buffer], mark):
+                    seconds, came = round(time.monotonic() - began, 3), dict(sorted(stripes.came.items()))
+                    log.info("a snapshot has come", worker=worker, seconds=seconds, bytes=stripes.size, by_node=came)
                     return ""
-                failed, come = f"{holder.node}: it sent another one", Partial()
+                if stripes.complete or stripes.came == before:
+                    stripes.give_up(damaged=stripes.complete)
             return failed
         finally:
+            stripes.close()
             for file in files:
                 os.close(file)
+
+    def _fetch_from_all(
+        self, worker: str, part: StatePart, mark: Mark, holders: Sequence[Holder], stripes: Stripes
+    ) -> str:
+        """Until all has come, or nobody has any more of it; then why."""
+        failed: list[str] = []
+        ended: list[Holder] = []
+
+        def fetch(holder: Holder) -> None:
+            try:
+                self._ferry.pull(holder, part, mark, stripes)
+            except (Denied, OSError, CredentialsError) as why:
+                failed.append(f"{holder.node}: {why}")
+                log.info("chunks of a snapshot can't be fetched", worker=worker, why=failed[-1])
+            finally:
+                ended.append(holder)
+                stripes.wake()
+
+        for holder in holders:
+            threading.Thread(target=fetch, args=(holder,), name="unicorn-fetch", daemon=True).start()
+        stripes.wait(lambda: len(ended) < len(holders))
+        return failed[-1] if failed else ""
 
     def _in_thread(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """`done` is called in the event loop; not if that has ended: the process does not wait for these threads."""
@@ -233,6 +257,13 @@ def _await_whole(files: Sequence[int], mark: Mark, stop: threading.Event) -> tup
         if stop.wait(POLL_SECONDS):
             break
     return None
+
+
+def _is_whole(file: int, mark: Mark) -> bool:
+    with contextlib.suppress(seal.Torn):
+        head = seal.find(file)
+        return head is not None and head.mark == mark
+    return False
 
 
 def _copied(file: int, to: int, head: seal.Snapshot) -> bool:

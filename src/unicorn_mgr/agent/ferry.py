@@ -1,8 +1,9 @@
 """Snapshots from the memory of one node to that of another: the bytes, and what is said around them.
 
 One TCP connection an errand.  The caller says in a line of JSON what it wants, and shows its token; the other answers
-by a line.  `push` leaves a copy, in chunks with a checksum each, at the pace that is set; `pull` takes one, as fast
-as it goes; `look` asks what there is.  Both go on where an earlier attempt at the same snapshot was cut off.
+by a line.  `push` leaves a copy at the pace that is set, and goes on where an earlier attempt was cut off.  `pull`
+brings chunks of one, of which others may bring chunks, too, as fast as it goes.  `look` asks what there is.  Each chunk
+has a checksum.
 
 All of this blocks, in threads of its own: never in the agent's event loop.
 """
@@ -19,6 +20,7 @@ import struct
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -27,13 +29,13 @@ import structlog
 
 from unicorn_mgr import tokens
 from unicorn_mgr.agent.copies import Copies, Disowned, NoRoom
+from unicorn_mgr.agent.stripes import CHUNK_BYTES, Stripes
 from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
 from unicorn_mgr.model import Epoch, Lineage, Mark, StatePart
-from unicorn_mgr.seal import Snapshot
+from unicorn_mgr.seal import SEAL, Snapshot
 from unicorn_mgr.tls import Role, role_of
 
-CHUNK_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 10
 CONNECT_SECONDS = 3.0
 SILENT_SECONDS = 10.0
@@ -41,10 +43,14 @@ SILENT_SECONDS = 10.0
 STALLED_SECONDS = 3.0
 """The same while a snapshot comes that a worker waits for."""
 VISITORS_MAX = 64
+ASKED_MAX = 2
+"""Chunks that one holder is asked for at once."""
 
 _LENGTH = struct.Struct("<I")
 _CHUNK = struct.Struct("<II")
 """Bytes, and their checksum."""
+_WANTED = struct.Struct("<QI")
+"""Where a chunk begins, and its bytes; none: that was all."""
 
 log = structlog.get_logger()
 
@@ -96,24 +102,43 @@ class Ferry:
                         at += len(chunk)
             _answer(line)
 
-    def pull(
-        self, holder: Holder, part: StatePart, mark: Mark, file: int, come: Partial, stop: threading.Event
-    ) -> None:
-        """Bring a snapshot from there into a file, going on from what has come before.  Raises `Denied`, `OSError`."""
-        asked = {"op": "pull", "mark": _plain(mark), "at": come.at, "checksum": come.checksum}
-        with self._call(holder, part, asked) as (line, answer):
-            come.at, come.checksum, come.size = int(answer["at"]), int(answer["checksum"]), int(answer["size"])
+    def pull(self, holder: Holder, part: StatePart, mark: Mark, stripes: Stripes) -> None:
+        """Bring chunks of a snapshot from there, as long as there are any.  Raises `Denied`, `OSError`."""
+        with self._call(holder, part, {"op": "pull", "mark": _plain(mark)}) as (line, answer):
+            seal = str(answer["seal"])
+            if not stripes.agrees(seal, int(answer["size"])):
+                raise Denied("it has another one of this step")
             line.settimeout(STALLED_SECONDS)
-            os.posix_fallocate(file, 0, come.size)
-            with _mapped(file, come.size) as memory, memoryview(memory) as whole:
-                while come.at < come.size:
-                    if stop.is_set():
-                        raise Denied("it is not wanted any more")
-                    with whole[come.at : come.at + CHUNK_BYTES] as chunk:
-                        got = line.recv_into(chunk)
-                    if got == 0:
-                        raise ConnectionError(f"node {holder.node} has ended the connection")
-                    come.at += got
+            asked: deque[int] = deque()
+            try:
+                with memoryview(bytearray(CHUNK_BYTES)) as buffer:
+                    for at, chunk in self._chunks(line, stripes, seal, asked, buffer):
+                        stripes.put(seal, at, chunk, holder.node)
+            finally:
+                stripes.give_back(seal, asked)
+            line.sendall(_WANTED.pack(0, 0))
+
+    @staticmethod
+    def _chunks(
+        line: socket.socket, stripes: Stripes, seal: str, asked: deque[int], buffer: memoryview
+    ) -> Iterator[tuple[int, memoryview]]:
+        """As they come, each until the next is looked at; of `asked` none has been dealt with."""
+        while True:
+            # The next one is asked for before this has come, so that the line is never idle.
+            while len(asked) < ASKED_MAX and (at := stripes.take(seal, wait=not asked)) is not None:
+                asked.append(at)
+                line.sendall(_WANTED.pack(at, stripes.length(at)))
+            if not asked:
+                return
+            length, checksum = _CHUNK.unpack(_read(line, _CHUNK.size))
+            if length != stripes.length(asked[0]):
+                raise ValueError(f"a chunk of {length} bytes")
+            with buffer[:length] as chunk:
+                _read_into(line, chunk)
+                if zlib.crc32(chunk) != checksum:
+                    raise ValueError("a chunk has another checksum")
+                yield asked[0], chunk
+            asked.popleft()
 
     def look(self, holder: Holder, part: StatePart) -> list[tuple[Mark, bool]]:
         """The snapshots of a part that are there, and whether each is known to be committed."""
@@ -138,15 +163,6 @@ class Ferry:
             raise Denied(f"node {holder.node}: {wrong}") from wrong
         finally:
             line.close()
-
-
-class Partial:
-    """As much of a snapshot as has come."""
-
-    def __init__(self) -> None:
-        self.at = 0
-        self.checksum = 0
-        self.size = 0
 
 
 class Pier:
@@ -249,30 +265,35 @@ class Pier:
             return
         file, head = found
         try:
-            at = int(asked["at"]) if int(asked["checksum"]) == head.checksum else 0
-            _say(line, {"size": head.end, "checksum": head.checksum, "at": at})
-            _send(line, file, at, head.end)
+            seal = os.pread(file, SEAL.size, 0)
+            if SEAL.unpack(seal)[-1] != head.checksum:
+                raise Denied("it has been written over meanwhile")
+            _say(line, {"size": head.end, "seal": seal.hex()})
+            with memoryview(bytearray(min(CHUNK_BYTES, head.end))) as buffer:
+                _send_chunks(line, file, head.end, seal, buffer)
         finally:
             os.close(file)
+
+
+def _send_chunks(line: socket.socket, file: int, end: int, seal: bytes, buffer: memoryview) -> None:
+    """As they are asked for.  Read, not mapped: a template may give an own snapshot up at any moment."""
+    while True:
+        at, length = _WANTED.unpack(_read(line, _WANTED.size))
+        if length == 0:
+            return
+        if at + length > end or length > len(buffer):
+            raise ValueError(f"{length} bytes from {at} on")
+        with buffer[:length] as chunk:
+            read = os.preadv(file, [chunk], at)
+            if read < length or os.pread(file, SEAL.size, 0) != seal:  # broken before anything is written over
+                raise Denied("it has been given up meanwhile")
+            line.sendall(_CHUNK.pack(length, zlib.crc32(chunk)))
+            line.sendall(chunk)
 
 
 def _mapped(file: int, size: int) -> mmap.mmap:
     """With all its pages at once: one fault each would take longer than the bytes."""
     return mmap.mmap(file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-
-
-def _send(line: socket.socket, file: int, at: int, end: int) -> None:
-    """What a template gives up meanwhile may be gone at any moment: the kernel says so, reading it here would kill."""
-    if isinstance(line, ssl.SSLSocket):
-        while data := os.pread(file, min(CHUNK_BYTES, end - at), at):
-            line.sendall(data)
-            at += len(data)
-        return
-    with _mapped(file, end) as memory, memoryview(memory) as whole:
-        while at < end:
-            with whole[at : min(at + CHUNK_BYTES, end)] as chunk:
-                line.sendall(chunk)
-                at += len(chunk)
 
 
 def _check_role(line: ssl.SSLSocket) -> None:

@@ -21,6 +21,9 @@ The rules it follows, each with the interleaving that breaks the naive version:
 * A member that is one step late is served from the reduction buffers that ahead
   members have kept.  If one of them is gone, it takes the whole state instead, as
   a joiner does: without this fallback it could wait for ever.
+* The whole state comes from one member, and not in stripes from several.  One sends as fast as the taker can
+  receive, and several takers are spread over several members.  And replicas that silently differ are found by
+  comparing them, while what is put together of two would be a third state that fits none.
 
 `tests/protocol/step_model.py` runs this very function through every interleaving
 of faults and joins for small worlds.
