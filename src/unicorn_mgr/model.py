@@ -128,6 +128,21 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Bytes of a file: `count` stretches of as many, each `stride` behind the one before."""
+
+    at: int = 0
+    length: int = 0
+    count: int = 1
+    stride: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return self.length * self.count
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """One device a worker can use."""
 
@@ -207,6 +222,11 @@ def said(axes: Mapping[str, int]) -> str:
     """The shape of a replica as on the command line, the same for equal ones; empty: it is not split."""
     known = [axis for axis in AXES if axis in axes]
     return ",".join(f"{axis}={axes[axis]}" for axis in [*known, *sorted(axes.keys() - known)])
+
+
+def axes_of(text: str) -> dict[str, int]:
+    """What has been said."""
+    return {axis: int(size) for axis, _, size in (word.partition("=") for word in text.split(",") if word)}
 
 
 @dataclass(frozen=True, slots=True)

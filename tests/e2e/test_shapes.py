@@ -19,9 +19,10 @@ from e2e.harness import (
     check_restored,
     cluster,
 )
+from e2e.test_lost_nodes import SOON, backed_up
 
 from unicorn_mgr import messages
-from unicorn_mgr.model import ReplicaShape
+from unicorn_mgr.model import ReplicaShape, WorkerName
 
 FOUR, TWO = {"shard": 4}, {"shard": 2}
 LARGE, SMALL = "node-0", "node-1"
@@ -87,6 +88,17 @@ def changes(job: Job) -> list[dict[str, int]]:
     return [h.event.axes for h in job.cluster.events() if h.kind == "ShapeChanged" and h.event.job == job.name]
 
 
+@pytest.fixture
+def rack(
+    tmp_path_factory: pytest.TempPathFactory, templates: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    """Three nodes in one failure domain: two of two slots, that together have one copy of the model, and one of one."""
+    monkeypatch.setenv("UNICORN_DOMAIN", "rack")
+    with cluster(tmp_path_factory.mktemp("rack"), templates, nodes=3, slots=2, settings=SOON) as found:
+        found.command(messages.DegradeNode("node-2", slots="1"))
+        yield found
+
+
 def begun_in_four(job: Job, step: int) -> None:
     job.wait_step(step)
     view = job.cluster.job(job.name)
@@ -135,9 +147,9 @@ def test_its_node_comes_back(uneven: Cluster, alone: dict[str, Any], tmp_path: P
     stored = [h.event.step for h in uneven.events() if h.kind == "JobSuspended" and h.event.job == job.name]
     assert len(stored) == 1, "what it had is stored, and nothing of that is done again"
     told = [h.event for h in uneven.events() if h.kind == "WorkerTold/Resumed" and h.event.worker.startswith(job.name)]
-    first, *_, last = (e.fact.held_bytes for e in told)
-    of_two = [e.fact.held_bytes for e in told if e.worker == f"{job.name}/0.1"]
-    assert 0 < first == last < of_two[0] < 3 * first, "a worker of two holds about twice as much as one of four"
+    held = {e.worker: e.fact.held_bytes for e in told}
+    first, of_two, last = (held[f"{job.name}/0.{i}"] for i in range(3))
+    assert 0 < first == last < of_two < 3 * first, "a worker of two holds about twice as much as one of four"
 
 
 def test_faults_in_the_middle_of_a_change(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
@@ -188,3 +200,26 @@ def test_what_the_old_shape_has_left_in_memory(uneven: Cluster, alone: dict[str,
     uneven.command(messages.UndrainNode(SMALL))
     check_restored(job, 8)
     check_counted_once(job, STEPS)
+
+
+def test_parts_that_lie_on_several_nodes(rack: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """One of its two nodes is lost: the other has half of all parts, and a third one copies of the others."""
+    job = submit(rack, tmp_path / "store", every=100, snapshot_budget=1000.0, replica_within="domain")
+    step = backed_up(job, 4)
+    rack.power_off(node_of(job, 2))
+    ends_in_two(job, alone, 2)
+    check_counted_once(job, STEPS)
+    check_source(job, "peer", step)
+    assert "pieces of snapshots have come" in rack.logs()
+
+
+def node_of(job: Job, seat: int) -> str:
+    return next(w.node for w in job.cluster.job(job.name).workers if WorkerName.parse(w.worker).seat == seat)
+
+
+def check_source(job: Job, source: str, step: int) -> None:
+    """It has begun again with what comes after this step, or a later one, and all of it came from there."""
+    resumed = [h.event for h in job.cluster.events() if h.kind == "WorkerTold/Resumed"]
+    begun = {e.fact.source: e.fact.restored_step for e in resumed if e.worker.startswith(f"{job.name}/")}
+    assert source in begun, begun
+    assert begun[source] >= step, begun

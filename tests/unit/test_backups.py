@@ -51,6 +51,12 @@ class Agent:
     def steps(self) -> list[int]:
         return sorted(found.mark.step for found in self.backups.copies.look(PART))
 
+    async def looks(self, holders: list[Holder]) -> dict[Mark, bool]:
+        """Which snapshots there are on these, and whether each is committed."""
+        found = await self.backups.look(PART, holders)
+        assert all(seen.mark == at and seen.head_bytes > 0 for at, seen in found.items())
+        return {at: seen.committed for at, seen in found.items()}
+
     async def hears(self) -> AgentEvent:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.told.get()
@@ -81,7 +87,7 @@ async def test_a_snapshot_is_copied_and_brought_back(a: Agent, b: Agent, c: Agen
     a.send(7, b.holder(a))
     assert await a.hears() == BackupOver(WORKER, mark(7), kept=True)
     assert b.steps() == [7]
-    assert await c.backups.look(PART, [b.holder(c), a.holder(c)]) == {mark(6): True, mark(7): True}
+    assert await c.looks([b.holder(c), a.holder(c)]) == {mark(6): True, mark(7): True}
     (into,) = c.has()
     c.backups.fetch(WORKER, PART, mark(7), 0, (b.holder(c),))
     assert await c.hears() == Fetched(WORKER, mark(7))
@@ -132,7 +138,7 @@ async def test_the_next_holder_is_asked_when_one_is_gone_or_has_it_no_more(a: Ag
     await a.hears()
     gone = replace(b.holder(c), port=1)
     nothing = c.holder(c)
-    assert await c.backups.look(PART, [gone, nothing, b.holder(c)]) == {mark(7): True}
+    assert await c.looks([gone, nothing, b.holder(c)]) == {mark(7): True}
     (into,) = c.has()
     c.backups.fetch(WORKER, PART, mark(7), 0, (gone, nothing, b.holder(c)))
     assert await c.hears() == Fetched(WORKER, mark(7))

@@ -19,6 +19,7 @@ NESTED = (
     model.Epoch,
     model.Lineage,
     model.Mark,
+    model.Run,
     model.Holdings,
     model.Slot,
     model.Drill,

@@ -126,6 +126,10 @@ def test_parts_of_the_shape_before_are_known_until_the_new_ones_have_copies(worl
     assert world.decisions(e.CopiesReleased) == []
     starts = [order for _, order in world.said(m.StartWorker)]
     assert [order.holders for order in starts] == [(), ()], "of parts of two there is nothing yet"
+    for order in starts:
+        assert [(part.shape, part.position) for part in order.former] == [(said(FOUR), p) for p in range(4)]
+        assert [[holder.node for holder in part.holders] for part in order.former] == [[peers[p]] for p in range(4)]
+        assert order.welcome.reshapes
     backups = world.job().backups
     assert [list(backups.nodes_with(said(FOUR), p)) for p in range(4)] == [["large", peers[p]] for p in range(4)]
     assert {order.worker for _, order in world.said(m.BackUp)} == {"gpt/0.1", "gpt/1.1"}
@@ -133,6 +137,24 @@ def test_parts_of_the_shape_before_are_known_until_the_new_ones_have_copies(worl
     forgotten = [body for _, body in world.said(m.ForgetCopies)]
     assert {(body.shape, body.position) for body in forgotten} == {(said(FOUR), p) for p in range(4)}
     assert not any(list(world.job().backups.nodes_with(said(FOUR), p)) for p in range(4))
+
+
+def test_half_of_it_is_lost(world: Shaped) -> None:
+    """What is left of its slots is no replica, and the other shape has room beside it."""
+    for node, slots in (("one", 2), ("two", 2), ("three", 1)):
+        world.attach(node, slots=slots, domain="rack")
+    world.train_planned("gpt", 2, 4, **SHAPES, replica_within="domain")
+    nodes, _ = world.at()
+    world.take()
+    world.lose(max(nodes, key=nodes.count))
+    go_on(world)
+    for name in [w.name for w in world.job().alive() if w.was_member]:
+        world.die(name)
+    go_on(world)
+    world.wait(60.0)
+    go_on(world)
+    left, shape = world.at()
+    assert (len(left), shape) == (2, TWO)
 
 
 def test_what_can_be_stored_is_stored_first(world: Shaped) -> None:

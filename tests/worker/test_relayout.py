@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset as torch_says
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard, _StridedShard
 
-from unicorn_mgr.transition.layout import Box, Cut, Layout, Piece, box_after, whole
+from unicorn_mgr.transition.layout import Box, Cut, Layout, Piece, box_after, runs, whole
 from unicorn_mgr.transition.relayout import Transfer, Unheld, transfers
 
 Array = np.ndarray
@@ -189,6 +189,27 @@ def test_a_cut_is_torchs_chunk(shape: tuple[int, ...], data: st.DataObject) -> N
             assert torch.equal(mine, torch_has[index])
         else:
             assert mine.numel() == 0, "there are fewer chunks than workers"
+
+
+@given(st.lists(st.integers(0, 6), max_size=4).map(tuple), st.integers(0, 9), st.data())
+def test_runs_are_the_bytes_of_a_box_where_they_lie(shape: tuple[int, ...], at: int, data: st.DataObject) -> None:
+    def inside(outer: Box) -> Box:
+        ends = [sorted(data.draw(st.tuples(st.integers(a, a + n), st.integers(a, a + n)))) for a, n in _sides(outer)]
+        return Box(tuple(a for a, _ in ends), tuple(b - a for a, b in ends))
+
+    outer = inside(whole(shape).box)
+    box = inside(outer)
+    there = values(shape)[outer.inside(whole(shape).box)]
+    file = bytes(at) + there.tobytes()
+    found = list(runs(box, outer, there.itemsize, at))
+    read = [file[run.at + i * run.stride :][: run.length] for run in found for i in range(run.count)]
+    assert b"".join(read) == there[box.inside(outer)].tobytes()
+    assert sum(run.size for run in found) == box.size * there.itemsize
+    assert len(found) <= max(1, int(np.prod(box.lengths[:-2]))), "rows of a matrix are one"
+
+
+def _sides(box: Box) -> list[tuple[int, int]]:
+    return list(zip(box.at, box.lengths, strict=True))
 
 
 Placements = tuple[tuple[Placement, ...], list[int]]

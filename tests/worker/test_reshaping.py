@@ -325,13 +325,13 @@ def files() -> Iterator[list[int]]:
         os.close(file)
 
 
-def leave_behind(files: list[int], written: Shaped, step: int, committed: int = 0) -> Mark:
+def leave_behind(files: list[int], written: Shaped, step: int, committed: int = 0, axes: dict[str, int] = FOUR) -> Mark:
     """Each worker's snapshot of a step, which one of them knows to be committed."""
     mark = Mark(step, Lineage(0, EPOCH))
     for position, (file, bench) in enumerate(zip(files, written.benches, strict=True)):
         written.fill(position, step)
-        of = {"job": "job", "position": position, "axes": FOUR, "model": list(MODEL.values())}
-        buffer, draft = Buffer(file), Draft(mark, of, bench.packed(step))
+        of = {"job": "job", "position": position, "axes": axes, "model": list(MODEL.values())}
+        buffer, draft = Buffer(file), Draft(mark, of, bench.packed(step), piecewise=True)
         buffer.make_room(draft)
         buffer.write(draft, lambda: None)
         buffer.seal()

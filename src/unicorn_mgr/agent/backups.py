@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,10 +22,11 @@ from typing import TypeVar
 import structlog
 
 from unicorn_mgr import seal
+from unicorn_mgr.agent import pieces
 from unicorn_mgr.agent.copies import Copies, NoRoom
-from unicorn_mgr.agent.ferry import Denied, Ferry, Pier
+from unicorn_mgr.agent.ferry import Denied, Ferry, Pier, Sight
 from unicorn_mgr.agent.stripes import Stripes
-from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, SendBackup
+from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, Gather, Lot, SendBackup
 from unicorn_mgr.messages import Holder, Welcome
 from unicorn_mgr.model import Mark, StatePart
 from unicorn_mgr.tls import CredentialsError, agent_context
@@ -37,14 +40,16 @@ SEND_SECONDS = 30.0
 """After this much time without success a newer snapshot is worth more."""
 LOOK_SECONDS = 2.0
 """Nodes that have not answered by then are taken to have nothing."""
+PICKS_MAX = 4
+"""Parts of which pieces come to one worker at the same time."""
 ATTEMPTS = 3
 """To bring a snapshot from the nodes that have it."""
 FETCHERS_MAX = 8
 """Nodes from which it is brought at once: the nearest of them."""
 
 T = TypeVar("T")
-Found = dict[Mark, bool]
-"""Snapshots that there are, and whether each is known to be committed."""
+Found = dict[Mark, Sight]
+"""Snapshots that there are."""
 
 log = structlog.get_logger()
 
@@ -157,13 +162,14 @@ class Backups:
         if asked:
             done, _ = await asyncio.wait(asked, timeout=LOOK_SECONDS)
             for answer in done:
-                for mark, committed in answer.result().items():
-                    found[mark] = committed or found.get(mark, False)
+                for mark, seen in answer.result().items():
+                    if mark not in found or seen.committed:
+                        found[mark] = seen
         return found
 
     def _look(self, part: StatePart, holder: Holder) -> Found:
         try:
-            return dict(self._ferry.look(holder, part))
+            return {seen.mark: seen for seen in self._ferry.look(holder, part)}
         except (Denied, OSError, CredentialsError) as failed:
             log.info("a node does not say which snapshots it has", node=holder.node, why=str(failed))
             return {}
@@ -227,6 +233,53 @@ class Backups:
         stripes.wait(lambda: len(ended) < len(holders))
         return failed[-1] if failed else ""
 
+    def gather(self, order: Gather) -> None:
+        """Bring pieces of several snapshots into a worker's own memory; `Fetched` follows."""
+        if order.worker in self._fetching:
+            self._fetching.pop(order.worker).set()
+        stop = self._fetching[order.worker] = threading.Event()
+        work = partial(self._gather, order, stop)
+        self._in_thread(work, lambda failed: self._emit(Fetched(order.worker, order.mark, failed)))
+
+    def _gather(self, order: Gather, stop: threading.Event) -> str:
+        """In a thread: why they are not there, empty if they are."""
+        files, began = self.copies.own_files(order.worker), time.monotonic()
+        sizes = [pieces.size_of(lot.runs) for lot in order.lots]
+        end = order.at + sum(sizes)
+        try:
+            os.posix_fallocate(files[order.buffer], 0, end)
+            with mmap.mmap(files[order.buffer], end) as memory, memoryview(memory) as whole, _Threads() as threads:
+                at, asked = order.at, []
+                for lot, size in zip(order.lots, sizes, strict=True):
+                    asked.append(threads.submit(self._pick, order, lot, whole[at : at + size], stop))
+                    at += size
+                failed = next((why for why in [of.result() for of in asked] if why), "")
+        except (OSError, IndexError) as why:
+            return f"no memory for {end} bytes: {why}"
+        finally:
+            for file in files:
+                os.close(file)
+        seconds = round(time.monotonic() - began, 3)
+        told = {"worker": order.worker, "step": order.mark.step, "bytes": sum(sizes), "seconds": seconds}
+        log.info("pieces of snapshots can't be fetched" if failed else "pieces of snapshots have come", **told)
+        return failed
+
+    def _pick(self, order: Gather, lot: Lot, into: memoryview, stop: threading.Event) -> str:
+        """What is wanted of one part, from the nearest node that has it; why not, if it has not come."""
+        failed, come = f"no node has part {lot.part.position}", pieces.Come()
+        with into:
+            for holder in [holder for _ in range(ATTEMPTS) for holder in lot.holders]:
+                if stop.is_set():
+                    return "it is not wanted any more"
+                try:
+                    self._ferry.pick(holder, lot.part, order.mark, lot.fingerprint, lot.runs, into, come, stop)
+                except (Denied, OSError, CredentialsError) as why:
+                    failed = f"{holder.node}: {why}"
+                    log.info("a piece of a snapshot can't be fetched", worker=order.worker, why=failed)
+                else:
+                    return ""
+        return failed
+
     def _in_thread(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """`done` is called in the event loop; not if that has ended: the process does not wait for these threads."""
         loop = asyncio.get_running_loop()
@@ -238,6 +291,9 @@ class Backups:
                     loop.call_soon_threadsafe(done, found)
 
         threading.Thread(target=run, name="unicorn-ferry", daemon=True).start()
+
+
+_Threads = partial(ThreadPoolExecutor, PICKS_MAX, "unicorn-ferry")
 
 
 def _set(answer: asyncio.Future[Found], found: Found) -> None:

@@ -26,11 +26,13 @@ from unicorn_mgr.effects.agent import (
     Fetched,
     Forget,
     Freeze,
+    Gather,
     Gone,
     Kill,
     LineLost,
     LinkLost,
     LinkOpened,
+    Lot,
     NotSpawned,
     Recalled,
     Release,
@@ -59,6 +61,7 @@ from unicorn_mgr.messages import (
     ForgetCopies,
     ForgetWorker,
     Formed,
+    FormerPart,
     FreshStart,
     GiveUp,
     Granted,
@@ -67,6 +70,7 @@ from unicorn_mgr.messages import (
     LiveJobs,
     LoopEnded,
     Mistake,
+    PieceWanted,
     Published,
     Raised,
     Ready,
@@ -342,10 +346,18 @@ def _errand(worker: _Worker, said: Errand) -> list[AgentAction]:
         case SnapshotTaken():
             worker.taken = said
             return _backed_up(worker)
-        case SnapshotWanted(mark, buffer):
+        case SnapshotWanted(mark, buffer, pieces, at):
+            if pieces:
+                return [Gather(order.worker, mark, buffer, at, tuple(_lot(order, piece) for piece in pieces))]
             return [Fetch(order.worker, part_of(order), mark, buffer, order.holders)]
         case _:
             assert_never(said)
+
+
+def _lot(order: StartWorker, piece: PieceWanted) -> Lot:
+    part = StatePart(order.welcome.job_id, piece.shape, piece.position)
+    found = next((f for f in order.former if (f.shape, f.position) == (piece.shape, piece.position)), FormerPart())
+    return Lot(part, piece.fingerprint, piece.runs, found.holders)
 
 
 def _backed_up(worker: _Worker) -> list[AgentAction]:

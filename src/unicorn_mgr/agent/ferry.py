@@ -2,8 +2,8 @@
 
 One TCP connection an errand.  The caller says in a line of JSON what it wants, and shows its token; the other answers
 by a line.  `push` leaves a copy at the pace that is set, and goes on where an earlier attempt was cut off.  `pull`
-brings chunks of one, of which others may bring chunks, too, as fast as it goes.  `look` asks what there is.  Each chunk
-has a checksum.
+brings chunks of one, of which others may bring chunks, too, as fast as it goes; `pick` pieces of one, and no byte more.
+`look` asks what there is.  Each chunk has a checksum.
 
 All of this blocks, in threads of its own: never in the agent's event loop.
 """
@@ -21,18 +21,19 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from unicorn_mgr import tokens
+from unicorn_mgr.agent import pieces
 from unicorn_mgr.agent.copies import Copies, Disowned, NoRoom
 from unicorn_mgr.agent.stripes import CHUNK_BYTES, Stripes
 from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
-from unicorn_mgr.model import Epoch, Lineage, Mark, StatePart
+from unicorn_mgr.model import Epoch, Lineage, Mark, Run, StatePart
 from unicorn_mgr.seal import SEAL, Snapshot
 from unicorn_mgr.tls import Role, role_of
 
@@ -45,6 +46,8 @@ STALLED_SECONDS = 3.0
 VISITORS_MAX = 64
 ASKED_MAX = 2
 """Chunks that one holder is asked for at once."""
+RUNS_MAX = 1000
+"""In one line."""
 
 _LENGTH = struct.Struct("<I")
 _CHUNK = struct.Struct("<II")
@@ -140,10 +143,40 @@ class Ferry:
                 yield asked[0], chunk
             asked.popleft()
 
-    def look(self, holder: Holder, part: StatePart) -> list[tuple[Mark, bool]]:
-        """The snapshots of a part that are there, and whether each is known to be committed."""
+    def pick(
+        self,
+        holder: Holder,
+        part: StatePart,
+        mark: Mark,
+        fingerprint: int,
+        runs: Sequence[Run],
+        into: memoryview,
+        come: pieces.Come,
+        stop: threading.Event,
+    ) -> None:
+        """Bring pieces of a snapshot from there, one behind the other, going on from what has come before.
+
+        The snapshot is the one with this fingerprint, if that is not 0.  Raises `Denied`, and `OSError`.
+        """
+        for first in range(0, len(runs), RUNS_MAX):
+            some = runs[first : first + RUNS_MAX]
+            begin = pieces.size_of(runs[:first])
+            end = begin + pieces.size_of(some)
+            if come.at < end:
+                asked = {"op": "pick", "mark": _plain(mark), "fingerprint": fingerprint, "skip": come.at - begin}
+                asked["runs"] = [(run.at, run.length, run.count, run.stride) for run in some]
+                with self._call(holder, part, asked) as (line, _):
+                    line.settimeout(STALLED_SECONDS)
+                    while come.at < end:
+                        if stop.is_set():
+                            raise Denied("it is not wanted any more")
+                        with into[come.at : end] as room:
+                            come.at += _chunk(line, room)
+
+    def look(self, holder: Holder, part: StatePart) -> list[Sight]:
+        """The snapshots of a part that are there."""
         with self._call(holder, part, {"op": "look"}) as (_, answer):
-            return [(_mark(mark), bool(committed)) for mark, committed in answer["found"]]
+            return [Sight(_mark(mark), bool(committed), int(size)) for mark, committed, size in answer["found"]]
 
     @contextlib.contextmanager
     def _call(
@@ -163,6 +196,16 @@ class Ferry:
             raise Denied(f"node {holder.node}: {wrong}") from wrong
         finally:
             line.close()
+
+
+class Sight(NamedTuple):
+    """A snapshot that a node has."""
+
+    mark: Mark
+    committed: bool
+    """It is known to be."""
+    head_bytes: int
+    """What comes before its tensors."""
 
 
 class Pier:
@@ -227,8 +270,10 @@ class Pier:
                 self._receive(line, part, asked)
             case "pull":
                 self._hand_out(line, part, asked)
+            case "pick":
+                self._hand_out_pieces(line, part, asked)
             case "look":
-                found = [(_plain(head.mark), head.committed) for head in self._copies.look(part)]
+                found = [(_plain(head.mark), head.committed, head.body_at) for head in self._copies.look(part)]
                 _say(line, {"found": found})
             case other:
                 _say(line, {"denied": f"{other}: nobody here knows what that is"})
@@ -246,14 +291,8 @@ class Pier:
         _say(line, {"at": at})
         with memory, memoryview(memory) as whole:
             while at < copy.size:
-                length, checksum = _CHUNK.unpack(_read(line, _CHUNK.size))
-                if not 0 < length <= min(CHUNK_BYTES, copy.size - at):
-                    raise ValueError(f"a chunk of {length} bytes")
-                with whole[at : at + length] as chunk:
-                    _read_into(line, chunk)
-                    if zlib.crc32(chunk) != checksum:
-                        raise ValueError("a chunk has another checksum")
-                at += length
+                with whole[at : copy.size] as room:
+                    at += _chunk(line, room)
                 copy.received = max(copy.received, at)
         why = self._copies.check(copy)
         _say(line, {"denied": why} if why else {"kept": True})
@@ -273,6 +312,41 @@ class Pier:
                 _send_chunks(line, file, head.end, seal, buffer)
         finally:
             os.close(file)
+
+    def _hand_out_pieces(self, line: socket.socket, part: StatePart, asked: dict[str, Any]) -> None:
+        found, fingerprint = self._copies.open(part, _mark(asked["mark"])), int(asked["fingerprint"])
+        if found is None:
+            _say(line, {"denied": "it is not here any more"})
+            return
+        file, head = found
+        try:
+            runs = [Run(*map(int, run)) for run in asked["runs"]]
+            if fingerprint not in (0, head.fingerprint) or not pieces.fit(runs, head.end):
+                _say(line, {"denied": "there is another one here"})
+                return
+            _say(line, {"size": pieces.size_of(runs)})
+            for data in pieces.Source(file, head).read(runs, int(asked["skip"]), CHUNK_BYTES):
+                line.sendall(_CHUNK.pack(len(data), zlib.crc32(data)))
+                line.sendall(data)
+        except pieces.Lost as why:
+            line.sendall(_CHUNK.pack(0, 0))
+            _say(line, {"denied": str(why)})
+        finally:
+            os.close(file)
+
+
+def _chunk(line: socket.socket, room: memoryview) -> int:
+    """The next chunk into the beginning of `room`; returns how long it is."""
+    length, checksum = _CHUNK.unpack(_read(line, _CHUNK.size))
+    if length == 0:  # there is something else to say
+        _answer(line)
+    if not 0 < length <= min(CHUNK_BYTES, len(room)):
+        raise ValueError(f"a chunk of {length} bytes")
+    with room[:length] as chunk:
+        _read_into(line, chunk)
+        if zlib.crc32(chunk) != checksum:
+            raise ValueError("a chunk has another checksum")
+    return int(length)
 
 
 def _send_chunks(line: socket.socket, file: int, end: int, seal: bytes, buffer: memoryview) -> None:

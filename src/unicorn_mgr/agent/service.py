@@ -37,6 +37,7 @@ from unicorn_mgr.effects.agent import (
     Fetch,
     Forget,
     Freeze,
+    Gather,
     Kill,
     LinkLost,
     LinkOpened,
@@ -58,6 +59,7 @@ from unicorn_mgr.messages import (
     Beat,
     CollectEvidence,
     Evidence,
+    FormerSnapshot,
     Hello,
     LogChunk,
     NodeDrill,
@@ -69,7 +71,7 @@ from unicorn_mgr.messages import (
     WatchLogs,
     Welcome,
 )
-from unicorn_mgr.model import SOCKET_PATH_BYTES_MAX, Slot
+from unicorn_mgr.model import SOCKET_PATH_BYTES_MAX, Slot, StatePart
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 SAMPLE_SECONDS = 0.5
@@ -140,6 +142,8 @@ class AgentService:
         self._backups = Backups(config.node, config.tls, config.snapshot_bytes, self._emit)
         self._elsewhere: dict[str, Found] = {}
         """Per worker that is being started: snapshots that other nodes have."""
+        self._former: dict[str, tuple[FormerSnapshot, ...]] = {}
+        """The same of parts that workers of other shapes had."""
         self._host = Host(host_config, self._emit, self._call_store, self._backups.copies)
         self._hub = Hub(config.socket, self._host, self._emit)
         self._link = Link(
@@ -240,6 +244,7 @@ class AgentService:
                 self._host.forget(worker)
                 self._backups.end(worker)
                 self._elsewhere.pop(worker, None)
+                self._former.pop(worker, None)
             case Release(job_ids):
                 self._host.release(job_ids)
                 self._backups.copies.release(job_ids)
@@ -247,6 +252,8 @@ class AgentService:
                 self._backups.send(action)
             case Fetch(worker, part, mark, buffer, holders):
                 self._backups.fetch(worker, part, mark, buffer, holders)
+            case Gather():
+                self._backups.gather(action)
             case DropCopies(part):
                 self._backups.copies.forget(part)
             case DisownCopies(job_id, worker):
@@ -273,7 +280,8 @@ class AgentService:
                 address=self._host.config.address,
                 snapshot_bytes=share,
                 elsewhere=tuple(found),
-                elsewhere_committed=tuple(mark for mark, committed in found.items() if committed),
+                elsewhere_committed=tuple(mark for mark, seen in found.items() if seen.committed),
+                former=self._former.get(worker, ()),
             )
         return body
 
@@ -290,7 +298,19 @@ class AgentService:
                     return
         if order.holders:
             self._elsewhere[order.worker] = await self._backups.look(part_of(order), order.holders)
+        if order.former:
+            self._former[order.worker] = await self._look_for_former(order)
         self._host.spawn(order, folder)
+
+    async def _look_for_former(self, order: StartWorker) -> tuple[FormerSnapshot, ...]:
+        """What other nodes have of parts that workers of other shapes had."""
+        job_id = order.welcome.job_id
+        looks = (self._backups.look(StatePart(job_id, of.shape, of.position), of.holders) for of in order.former)
+        return tuple(
+            FormerSnapshot(of.shape, of.position, seen.mark, seen.committed, seen.head_bytes)
+            for of, found in zip(order.former, await asyncio.gather(*looks), strict=True)
+            for seen in found.values()
+        )
 
     async def _fetch_snapshot(self, digest: str) -> bytes:
         """As often as the coordinator is away.  Raises `SnapshotError`."""

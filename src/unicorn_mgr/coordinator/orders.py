@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from unicorn_mgr.coordinator.rules.replicas import replica_size, seats_beside, whole
 from unicorn_mgr.coordinator.rules.stalls import limits_of_spec
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.state import ClusterState, Job, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import ClusterState, Job, Node, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     Attached,
@@ -25,6 +25,7 @@ from unicorn_mgr.messages import (
     Directive,
     ForgetCopies,
     ForgetWorker,
+    FormerPart,
     GiveUp,
     Granted,
     Holder,
@@ -163,11 +164,12 @@ class Orders:
         """Whoever may leave or take copies of snapshots on a node has a token that is made with it."""
         return self._derived(f"copies on {node}")
 
-    def _holder(self, state: ClusterState, job: Job, position: int, name: str, by: str) -> Holder:
-        node = state.nodes[name]
-        part = StatePart(self.job_id(job), job.backups.shape, position)
-        shown = token(self.copies_key(name), part, by)
-        return Holder(name, node.address, node.copies_port, shown)
+    def _holder(self, node: Node, part: StatePart, by: str) -> Holder:
+        shown = token(self.copies_key(node.name), part, by)
+        return Holder(node.name, node.address, node.copies_port, shown)
+
+    def _part(self, job: Job, position: int) -> StatePart:
+        return StatePart(self.job_id(job), job.backups.shape, position)
 
     def _back_up(self, state: ClusterState, event: e.BackupsPlaced | e.CopiesReleased) -> Iterator[e.Action]:
         job = state.jobs[event.job]
@@ -193,17 +195,32 @@ class Orders:
         if position not in job.backups.peers:
             return BackUp(worker.name, alone=True)
         peer, _ = job.backups.peers[position]
-        return BackUp(worker.name, self._holder(state, job, position, peer, worker.node))
+        return BackUp(worker.name, self._holder(state.nodes[peer], self._part(job, position), worker.node))
 
     def _holders(self, state: ClusterState, job: Job, event: e.WorkerOrdered) -> tuple[Holder, ...]:
-        """Who may have what a worker could begin with, if nobody has any state; its own node first."""
+        """Who may have what a worker could begin with, if nobody has any state."""
         if event.job_running or job.spec.snapshot_budget <= 0:
             return ()
         position = WorkerName.parse(event.worker).seat % replica_size(job)
-        candidates = [state.nodes[name] for name in job.backups.nodes_with(job.backups.shape, position)]
-        found = [node.name for node in candidates if node.phase not in NOT_THERE and node.copies_port]
-        found.sort(key=lambda name: name != event.node)
-        return tuple(self._holder(state, job, position, name, event.node) for name in found)
+        return self._nearest_first(state, job, self._part(job, position), event.node)
+
+    def _former(self, state: ClusterState, job: Job, event: e.WorkerOrdered) -> tuple[FormerPart, ...]:
+        """The same of all parts that workers of other shapes had: a worker of this one needs something of several."""
+        if event.job_running or job.spec.snapshot_budget <= 0:
+            return ()
+        parts = sorted({(of, p) for of, p, _ in job.backups.older if of != job.backups.shape})
+        found = (
+            FormerPart(of, p, self._nearest_first(state, job, StatePart(self.job_id(job), of, p), event.node))
+            for of, p in parts
+        )
+        return tuple(part for part in found if part.holders)
+
+    def _nearest_first(self, state: ClusterState, job: Job, part: StatePart, to: str) -> tuple[Holder, ...]:
+        """Nodes that may have a part: the one that it is to come to, those in its failure domain, and others."""
+        nodes = [state.nodes[name] for name in job.backups.nodes_with(part.shape, part.position)]
+        found = [node for node in nodes if node.phase not in NOT_THERE and node.copies_port]
+        found.sort(key=lambda node: (node.name != to, node.domain != state.nodes[to].domain))
+        return tuple(self._holder(node, part, to) for node in found)
 
     # -- starting ------------------------------------------------------------------------
 
@@ -247,9 +264,11 @@ class Orders:
                 checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
                 checkpoint_lineage=job.checkpoint.lineage if job.checkpoint is not None else Lineage(),
                 snapshot_budget=spec.snapshot_budget,
+                reshapes=len(spec.shapes) > 1,
                 replica=tuple(Axis(name, spec.replica[name]) for name in AXES if name in spec.replica),
             ),
             holders=self._holders(state, job, event),
+            former=self._former(state, job, event),
         )
 
     def _drill(self, state: ClusterState, name: str, drill: Drill) -> Iterator[e.Action]:

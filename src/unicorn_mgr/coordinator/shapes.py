@@ -17,8 +17,3 @@ def in_shape(spec: JobSpec, axes: Mapping[str, int]) -> JobSpec:
 def in_each_shape(spec: JobSpec) -> Sequence[JobSpec]:
     """The job in each of its shapes, as it prefers them."""
     return [in_shape(spec, shape.axes) for shape in spec.shapes] or [spec]
-
-
-def axes_of(text: str) -> dict[str, int]:
-    """What has been said."""
-    return {axis: int(size) for axis, _, size in (word.partition("=") for word in text.split(",") if word)}

@@ -12,10 +12,10 @@ from unicorn_mgr.coordinator.admission import Rejected, good_slots, job_submitte
 from unicorn_mgr.coordinator.outlook import problem_with
 from unicorn_mgr.coordinator.rules.due import prospect
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.shapes import axes_of
 from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.coordinator.views import plan_view
 from unicorn_mgr.messages import Mistake, PlannedJob, WhatIfAnswer, WhatIfRequest
+from unicorn_mgr.model import axes_of
 from unicorn_mgr.planner.choices import standstill
 from unicorn_mgr.planner.problem import Demand, Node, Place, Plan, Problem, slowest
 from unicorn_mgr.planner.reasons import rate_of

@@ -24,7 +24,7 @@ from unicorn_mgr.messages import (
     WorkerQuiet,
     WorkerStarted,
 )
-from unicorn_mgr.model import Mark, StatePart
+from unicorn_mgr.model import Mark, Run, StatePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +278,28 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Lot:
+    """Pieces of one snapshot of a part, and who may have it."""
+
+    part: StatePart
+    fingerprint: int
+    """Of the snapshot; 0: any."""
+    runs: tuple[Run, ...]
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Bring pieces of several parts into a worker's own memory, one behind the other."""
+
+    worker: str
+    mark: Mark
+    buffer: int
+    at: int
+    lots: tuple[Lot, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DropCopies:
     """Copies of this part are kept elsewhere now."""
 
@@ -305,6 +327,7 @@ AgentAction = (
     | Release
     | SendBackup
     | Fetch
+    | Gather
     | DropCopies
     | DisownCopies
 )

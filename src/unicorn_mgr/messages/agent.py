@@ -193,6 +193,13 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerPart:
+    shape: str = ""
+    position: int = 0
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StartWorker:
     worker: str = ""
     job: str = ""
@@ -212,6 +219,7 @@ class StartWorker:
     log_bytes_max: int = 0
     welcome: Attached = field(default_factory=Attached)
     holders: tuple[Holder, ...] = ()
+    former: tuple[FormerPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

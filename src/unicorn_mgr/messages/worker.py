@@ -22,7 +22,7 @@ from unicorn_mgr.messages.common import (
     Symptom,
     Unreachable,
 )
-from unicorn_mgr.model import PROTOCOL, Drill, Epoch, Lineage, Mark
+from unicorn_mgr.model import PROTOCOL, Drill, Epoch, Lineage, Mark, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,19 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceWanted:
+    shape: str = ""
+    position: int = 0
+    fingerprint: int = 0
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotWanted:
     mark: Mark = field(default_factory=Mark)
     buffer: int = 0
+    pieces: tuple[PieceWanted, ...] = ()
+    at: int = 0
 
 
 Errand = SnapshotTaken | SnapshotWanted
@@ -81,6 +91,15 @@ class WorkerMessage:
 class Axis:
     name: str = ""
     size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FormerSnapshot:
+    shape: str = ""
+    position: int = 0
+    mark: Mark = field(default_factory=Mark)
+    committed: bool = False
+    head_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +124,8 @@ class Attached:
     checkpoint_lineage: Lineage = field(default_factory=Lineage)
     elsewhere: tuple[Mark, ...] = ()
     elsewhere_committed: tuple[Mark, ...] = ()
+    former: tuple[FormerSnapshot, ...] = ()
+    reshapes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

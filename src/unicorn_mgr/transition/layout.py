@@ -8,9 +8,12 @@ its own.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from unicorn_mgr.model import Run
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,3 +90,21 @@ def box_after(shape: tuple[int, ...], cuts: Iterable[Cut]) -> Box:
 def whole(shape: tuple[int, ...], element_bytes: int = 1) -> Piece:
     """All of a tensor."""
     return Piece(shape, box_after(shape, ()), element_bytes)
+
+
+def runs(box: Box, outer: Box, element_bytes: int, at: int) -> Iterator[Run]:
+    """Where the bytes of a box lie, in their order, in a file that has those of `outer` from `at` on."""
+    if not box.size:
+        return
+    strides = [element_bytes * math.prod(outer.lengths[d + 1 :]) for d in range(len(outer.lengths))]
+    at += sum((a - o) * s for a, o, s in zip(box.at, outer.at, strides, strict=True))
+    length, inner = element_bytes, len(box.lengths)
+    while inner and length == strides[inner - 1]:  # what lies inside of this dimension is all there is
+        inner -= 1
+        length *= box.lengths[inner]
+    if not inner:
+        yield Run(at, length)
+        return
+    steps = [range(0, n * s, s) for n, s in zip(box.lengths[: inner - 1], strides, strict=False)]
+    for offsets in itertools.product(*steps):
+        yield Run(at + sum(offsets), length, box.lengths[inner - 1], strides[inner - 1])

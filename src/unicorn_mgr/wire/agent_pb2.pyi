@@ -321,7 +321,7 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., final: bool = ...) -> None: ...
 
 class StartWorker(_message.Message):
-    __slots__ = ("worker", "job", "command", "environment", "directory", "snapshot", "slot", "local_slots", "rank", "world_size", "restarts", "stall_seconds", "user_seconds", "stall_factor", "drills", "log_bytes_max", "welcome", "holders")
+    __slots__ = ("worker", "job", "command", "environment", "directory", "snapshot", "slot", "local_slots", "rank", "world_size", "restarts", "stall_seconds", "user_seconds", "stall_factor", "drills", "log_bytes_max", "welcome", "holders", "former")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -347,6 +347,7 @@ class StartWorker(_message.Message):
     LOG_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
     worker: str
     job: str
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -365,7 +366,18 @@ class StartWorker(_message.Message):
     log_bytes_max: int
     welcome: _worker_pb2.Attached
     holders: _containers.RepeatedCompositeFieldContainer[Holder]
-    def __init__(self, worker: _Optional[str] = ..., job: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., slot: _Optional[int] = ..., local_slots: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., stall_seconds: _Optional[float] = ..., user_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., log_bytes_max: _Optional[int] = ..., welcome: _Optional[_Union[_worker_pb2.Attached, _Mapping]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
+    former: _containers.RepeatedCompositeFieldContainer[FormerPart]
+    def __init__(self, worker: _Optional[str] = ..., job: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., snapshot: _Optional[str] = ..., slot: _Optional[int] = ..., local_slots: _Optional[_Iterable[int]] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., stall_seconds: _Optional[float] = ..., user_seconds: _Optional[float] = ..., stall_factor: _Optional[float] = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., log_bytes_max: _Optional[int] = ..., welcome: _Optional[_Union[_worker_pb2.Attached, _Mapping]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., former: _Optional[_Iterable[_Union[FormerPart, _Mapping]]] = ...) -> None: ...
+
+class FormerPart(_message.Message):
+    __slots__ = ("shape", "position", "holders")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    shape: str
+    position: int
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    def __init__(self, shape: _Optional[str] = ..., position: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
 
 class BackUp(_message.Message):
     __slots__ = ("worker", "to", "alone")

@@ -34,6 +34,18 @@ class Holdings(_message.Message):
     elsewhere: _containers.RepeatedCompositeFieldContainer[Mark]
     def __init__(self, applied: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[bool]] = ..., kept: _Optional[_Iterable[bool]] = ..., snapshots: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., stored: _Optional[_Union[Mark, _Mapping]] = ..., elsewhere: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
+class Run(_message.Message):
+    __slots__ = ("at", "length", "count", "stride")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    length: int
+    count: int
+    stride: int
+    def __init__(self, at: _Optional[int] = ..., length: _Optional[int] = ..., count: _Optional[int] = ..., stride: _Optional[int] = ...) -> None: ...
+
 class Mark(_message.Message):
     __slots__ = ("step", "lineage")
     STEP_FIELD_NUMBER: _ClassVar[int]

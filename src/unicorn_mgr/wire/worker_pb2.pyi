@@ -70,15 +70,31 @@ class SnapshotTaken(_message.Message):
     def __init__(self, mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., base: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ...) -> None: ...
 
 class SnapshotWanted(_message.Message):
-    __slots__ = ("mark", "buffer")
+    __slots__ = ("mark", "buffer", "pieces", "at")
     MARK_FIELD_NUMBER: _ClassVar[int]
     BUFFER_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     mark: _common_pb2.Mark
     buffer: int
-    def __init__(self, mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., buffer: _Optional[int] = ...) -> None: ...
+    pieces: _containers.RepeatedCompositeFieldContainer[PieceWanted]
+    at: int
+    def __init__(self, mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., buffer: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[PieceWanted, _Mapping]]] = ..., at: _Optional[int] = ...) -> None: ...
+
+class PieceWanted(_message.Message):
+    __slots__ = ("shape", "position", "fingerprint", "runs")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    shape: str
+    position: int
+    fingerprint: int
+    runs: _containers.RepeatedCompositeFieldContainer[_common_pb2.Run]
+    def __init__(self, shape: _Optional[str] = ..., position: _Optional[int] = ..., fingerprint: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_common_pb2.Run, _Mapping]]] = ...) -> None: ...
 
 class Attached(_message.Message):
-    __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact", "job_id", "checkpoint_step", "replica", "snapshot_budget", "snapshot_bytes", "checkpoint_lineage", "elsewhere", "elsewhere_committed")
+    __slots__ = ("job", "address", "job_running", "job_step", "checkpoint_url", "checkpoint_every_steps", "checkpoint_keep", "size_max", "skip_poison", "drills", "refused", "exact", "job_id", "checkpoint_step", "replica", "snapshot_budget", "snapshot_bytes", "checkpoint_lineage", "elsewhere", "elsewhere_committed", "former", "reshapes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOB_RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +115,8 @@ class Attached(_message.Message):
     CHECKPOINT_LINEAGE_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    RESHAPES_FIELD_NUMBER: _ClassVar[int]
     job: str
     address: str
     job_running: bool
@@ -119,7 +137,23 @@ class Attached(_message.Message):
     checkpoint_lineage: _common_pb2.Lineage
     elsewhere: _containers.RepeatedCompositeFieldContainer[_common_pb2.Mark]
     elsewhere_committed: _containers.RepeatedCompositeFieldContainer[_common_pb2.Mark]
-    def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ..., job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., replica: _Optional[_Iterable[_Union[Axis, _Mapping]]] = ..., snapshot_budget: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., checkpoint_lineage: _Optional[_Union[_common_pb2.Lineage, _Mapping]] = ..., elsewhere: _Optional[_Iterable[_Union[_common_pb2.Mark, _Mapping]]] = ..., elsewhere_committed: _Optional[_Iterable[_Union[_common_pb2.Mark, _Mapping]]] = ...) -> None: ...
+    former: _containers.RepeatedCompositeFieldContainer[FormerSnapshot]
+    reshapes: bool
+    def __init__(self, job: _Optional[str] = ..., address: _Optional[str] = ..., job_running: bool = ..., job_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_keep: _Optional[int] = ..., size_max: _Optional[int] = ..., skip_poison: bool = ..., drills: _Optional[_Iterable[_Union[_common_pb2.Drill, _Mapping]]] = ..., refused: _Optional[str] = ..., exact: bool = ..., job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., replica: _Optional[_Iterable[_Union[Axis, _Mapping]]] = ..., snapshot_budget: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., checkpoint_lineage: _Optional[_Union[_common_pb2.Lineage, _Mapping]] = ..., elsewhere: _Optional[_Iterable[_Union[_common_pb2.Mark, _Mapping]]] = ..., elsewhere_committed: _Optional[_Iterable[_Union[_common_pb2.Mark, _Mapping]]] = ..., former: _Optional[_Iterable[_Union[FormerSnapshot, _Mapping]]] = ..., reshapes: bool = ...) -> None: ...
+
+class FormerSnapshot(_message.Message):
+    __slots__ = ("shape", "position", "mark", "committed", "head_bytes")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    HEAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    shape: str
+    position: int
+    mark: _common_pb2.Mark
+    committed: bool
+    head_bytes: int
+    def __init__(self, shape: _Optional[str] = ..., position: _Optional[int] = ..., mark: _Optional[_Union[_common_pb2.Mark, _Mapping]] = ..., committed: bool = ..., head_bytes: _Optional[int] = ...) -> None: ...
 
 class BackupEnded(_message.Message):
     __slots__ = ("mark", "kept")

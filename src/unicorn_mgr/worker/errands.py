@@ -6,7 +6,9 @@ more.  So there is always one step of which all parts are on second nodes, once 
 
 from __future__ import annotations
 
-from unicorn_mgr.messages import Attached, SnapshotFetched, SnapshotTaken, SnapshotWanted
+from collections.abc import Sequence
+
+from unicorn_mgr.messages import Attached, PieceWanted, SnapshotFetched, SnapshotTaken, SnapshotWanted
 from unicorn_mgr.model import Mark
 from unicorn_mgr.ring import RingWriter
 from unicorn_mgr.worker.exchange import Broken, Overtaken
@@ -23,6 +25,8 @@ class Errands:
         self._membership = membership
         self.elsewhere = dict.fromkeys(welcome.elsewhere, False) | dict.fromkeys(welcome.elsewhere_committed, True)
         """Snapshots that other nodes have, and whether each is known to be committed."""
+        self.former = welcome.former
+        """The same of parts that workers of other shapes had."""
         self._base = Mark()
         self._copying: Mark | None = None
         self._told = False
@@ -59,15 +63,32 @@ class Errands:
 
     def bring(self, mark: Mark, buffer: int) -> None:
         """Until this snapshot is in that memory of this worker.  Raises `Broken` and `Overtaken`."""
+        try:
+            self._fetch(SnapshotWanted(mark, buffer))
+        except Broken:
+            self.elsewhere.pop(mark, None)
+            raise
+        self._base = mark
+
+    def bring_pieces(self, mark: Mark, buffer: int, pieces: Sequence[PieceWanted], at: int) -> None:
+        """Until these pieces are in that memory, one behind the other.  Raises `Broken` and `Overtaken`."""
+        try:
+            self._fetch(SnapshotWanted(mark, buffer, tuple(pieces), at))
+        except Broken:
+            self.former = tuple(found for found in self.former if found.mark != mark)
+            raise
+
+    def _fetch(self, wanted: SnapshotWanted) -> None:
         before = self._link.snapshot_fetched
-        self._link.tell(SnapshotWanted(mark, buffer))
+        self._link.tell(wanted)
 
         def answer() -> SnapshotFetched | None:
             said = self._link.snapshot_fetched
-            return said if said is not before and said is not None and said.mark == mark else None
+            return said if said is not before and said is not None and said.mark == wanted.mark else None
 
         if not self._membership.wait(lambda: answer() is not None):
-            self._link.tell(SnapshotWanted(Mark(), buffer))  # nobody may write there any more before this goes on
+            # Nobody may write there any more before this goes on.
+            self._link.tell(SnapshotWanted(Mark(), wanted.buffer))
             self._membership.wait_out(lambda: answer() is not None)
             self._link.tell_no_more(SnapshotWanted)
             raise Overtaken
@@ -75,6 +96,4 @@ class Errands:
         said = answer()
         assert said is not None, "it has been waited for"
         if said.failed:
-            self.elsewhere.pop(mark, None)
-            raise Broken(f"the snapshot of step {mark.step} on another node: {said.failed}")
-        self._base = mark
+            raise Broken(f"the snapshot of step {wanted.mark.step} on another node: {said.failed}")

@@ -13,7 +13,7 @@ node, whoever took them; what other nodes have of this worker's part its agent h
 before it was started, and brings into the worker's own memory once it has been chosen.  Each
 worker without state publishes what it can read or have brought; `deal` finds the newest committed
 step of which every part is with somebody.  What a replica of another shape has left is
-read by those of this one, if all of it is on their node.
+read by those of this one, each what it needs of it, from this node and from others.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ import os
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from unicorn_mgr.messages import Attached, SnapshotsStopped
-from unicorn_mgr.model import Holdings, Lineage, Mark
+from unicorn_mgr.model import Holdings, Lineage, Mark, axes_of
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.seal import Snapshot, Torn, find
 from unicorn_mgr.worker.drills import Drills
 from unicorn_mgr.worker.engine import Engine
 from unicorn_mgr.worker.errands import Errands
 from unicorn_mgr.worker.exchange import Broken
+from unicorn_mgr.worker.gathering import Desk, Left, gathered
 from unicorn_mgr.worker.loop import Origin
 from unicorn_mgr.worker.replica import Replica
-from unicorn_mgr.worker.reshaping import reshaped
 from unicorn_mgr.worker.siblings import Siblings
-from unicorn_mgr.worker.snapshot import Buffer, Draft, load, outline
-from unicorn_mgr.worker.state import Packed, Progress, ReplicaState, StateError, Tree, unpack
+from unicorn_mgr.worker.snapshot import Buffer, Draft, load
+from unicorn_mgr.worker.state import Packed, Progress, StateError, unpack
 from unicorn_mgr.worker.training import Checkpoints
 
 SNAPSHOTS = "UNICORN_SNAPSHOT_FDS"
@@ -110,6 +109,7 @@ class Memory:
         self._shape: dict[str, Any] = {"position": place.position, "axes": dict(place.axes)}
         self._of: dict[str, Any] = {"job": welcome.job_id, **self._shape}
         self._bytes_max = welcome.snapshot_bytes
+        self._piecewise = welcome.reshapes
         self._files = files
         self._siblings = siblings
         self._drills = drills
@@ -122,8 +122,8 @@ class Memory:
         self._taken = self._due = -1
         self._on, self._begun = True, False
         self._readable: dict[Mark, list[Snapshot]] = {}
-        self._parts: dict[Mark, list[Snapshot]] = {}
-        """By position, what workers of a replica of another shape have left, where that is all of it."""
+        self._left: dict[Mark, Left] = {}
+        """What replicas of other shapes have left, where that is all of it."""
         self._refused: set[tuple[int, Mark]] = set()
 
     def set_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
@@ -231,7 +231,7 @@ class Memory:
         if not self._buffers:
             return None, "the agent's templates are of an older version; end them to have new ones"
         try:
-            draft = Draft(mark, self._of, engine.packed())
+            draft = Draft(mark, self._of, engine.packed(), self._piecewise)
             needed = COPIES * draft.size_bytes
             if needed > self._bytes_max:
                 return None, (
@@ -258,7 +258,7 @@ class Memory:
         """Holdings of a worker without state, with the snapshots that it can read."""
         self._sealed()
         committed: dict[Mark, None] = {}
-        self._readable, parts = {}, defaultdict[Mark, dict[int, Snapshot]](dict)
+        self._readable, left = {}, self._left_elsewhere()
         for file in dict.fromkeys((*self._files.own, *self._files.found)):
             found = self._read(file)
             if found is None or found.of | self._shape != self._of:
@@ -266,24 +266,32 @@ class Memory:
             if found.of == self._of:
                 self._readable.setdefault(found.mark, []).append(found)
             elif found.of["axes"] != self._of["axes"]:
-                parts[found.mark][found.of["position"]] = found
+                left.setdefault(found.mark, Left(found.of["axes"])).here[found.of["position"]] = found
             else:
                 continue  # another worker's of this shape
             committed |= {found.mark: None} if found.committed else {}
-        self._parts = {mark: [of[p] for p in sorted(of)] for mark, of in parts.items() if _are_all(of.values())}
+        self._left = {mark: of for mark, of in left.items() if of.whole}
+        committed |= {mark: None for mark, of in self._left.items() if of.committed}
         elsewhere = self._elsewhere()
         committed |= {mark: None for mark, is_committed in elsewhere.items() if is_committed}
-        here = (*self._readable, *self._parts)
+        here = (*self._readable, *(mark for mark, of in self._left.items() if of.all_here))
         return replace(
             holdings,
             snapshots=here,
             committed=tuple(committed),
-            elsewhere=tuple(mark for mark in elsewhere if mark not in here),
+            elsewhere=tuple(mark for mark in (*elsewhere, *self._left) if mark not in here),
         )
 
     def has(self, mark: Mark) -> bool:
         """Whether it has been offered."""
-        return mark in self._readable or mark in self._parts or mark in self._elsewhere()
+        return mark in self._readable or mark in self._left or mark in self._elsewhere()
+
+    def _left_elsewhere(self) -> dict[Mark, Left]:
+        """By other shapes, on other nodes."""
+        found: dict[Mark, Left] = {}
+        for part in self._errands.former if self._errands is not None else ():
+            found.setdefault(part.mark, Left(axes_of(part.shape))).away[part.position] = part
+        return found
 
     def _elsewhere(self) -> Mapping[Mark, bool]:
         return self._errands.elsewhere if self._errands is not None else {}
@@ -303,27 +311,52 @@ class Memory:
         Raises `Broken`, and `Overtaken` while it is brought from another node; then what is in place may be torn.
         """
         why, source = "there is none any more", "memory"
-        if mark not in self._readable and mark not in self._parts:
+        if mark not in self._readable and mark not in self._left:
             self._bring(mark)
             source = "peer"
-        whole = [[found] for found in self._readable.get(mark, ())]
-        for parts in [*whole, *([self._parts[mark]] if mark in self._parts else [])]:
+        for found in (*self._readable.get(mark, ()), *([self._left[mark]] if mark in self._left else [])):
             try:
-                progress = replica.state.adopt_tree(self._tree(parts, replica.state))
+                if isinstance(found, Left):
+                    source = "memory" if found.all_here else "peer"
+                    tree = gathered(found, self._of, self._desk(mark), self._siblings.place, replica.state)
+                else:
+                    tree = unpack(load(found, replica.state.homes()))
+                progress = replica.state.adopt_tree(tree)
             except (Torn, StateError) as damaged:
                 why = str(damaged)
                 sys.stderr.write(f"unicorn: the snapshot of step {mark.step} in memory is not used: {why}\n")
-                self._refused |= {(found.file, mark) for found in parts}
+                self._refuse(mark, found)
             else:
                 return Origin(progress, progress.generation, source)
         raise Broken(f"the snapshot of step {mark.step} in memory: {why}")
 
+    def _refuse(self, mark: Mark, found: Snapshot | Left) -> None:
+        """It is not offered again."""
+        parts = found.here.values() if isinstance(found, Left) else [found]
+        self._refused |= {(part.file, mark) for part in parts}
+        if isinstance(found, Left) and self._errands is not None:
+            self._errands.former = tuple(part for part in self._errands.former if part.mark != mark)
+
+    def _spare(self, mark: Mark) -> Buffer:
+        """The one to write over: what it has is not of this mark, and of an older one than what the other has."""
+        here = [(found.mark if (found := self._read(b.file)) is not None else Mark(), b) for b in self._buffers]
+        _, buffer = min(here, key=lambda of: (of[0] == mark, of[0].order))
+        buffer.mark = None
+        return buffer
+
+    def _desk(self, mark: Mark) -> Desk | None:
+        """Where pieces of a snapshot on other nodes are brought to."""
+        errands = self._errands
+        if errands is None or not self._buffers:
+            return None
+        buffer = self._spare(mark)
+        at = self._files.own.index(buffer.file)
+        return Desk(buffer.file, self._bytes_max, lambda pieces, to: errands.bring_pieces(mark, at, pieces, to))
+
     def _bring(self, mark: Mark) -> None:
         """From another node into memory of this worker."""
         assert self._errands is not None, "it was offered by nobody else"
-        here = [(found.mark.order if (found := self._read(b.file)) is not None else (), b) for b in self._buffers]
-        _, buffer = min(here, key=lambda of: of[0])
-        buffer.mark = None
+        buffer = self._spare(mark)
         self._errands.bring(mark, self._files.own.index(buffer.file))
         self._errands.elsewhere.pop(mark, None)  # if it is of no use here, it will be of none when it is brought again
         self._refused.discard((buffer.file, mark))
@@ -331,17 +364,6 @@ class Memory:
         if found is None or found.mark != mark or found.of != self._of:
             raise Broken(f"the snapshot of step {mark.step} from another node is torn, or of something else")
         self._readable[mark] = [found]
-
-    def _tree(self, parts: Sequence[Snapshot], state: ReplicaState) -> Tree:
-        """This worker's state, from its own snapshot or from all parts of a replica of another shape."""
-        if parts[0].of == self._of:
-            return unpack(load(parts[0], state.homes()))
-
-        def read(position: int, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
-            part = load(parts[position], {})
-            return ((name, t) for name, t in zip(part.names, part.tensors, strict=True) if name in names)
-
-        return reshaped([outline(part) for part in parts], parts[0].of["axes"], read, self._siblings.place, state)
 
 
 class Nearest:
@@ -386,11 +408,6 @@ class WithMemory:
         """Each as often as it is due."""
         self._memory.at_head(engine)
         self._checkpoints.at_head(engine)
-
-
-def _are_all(parts: Collection[Snapshot]) -> bool:
-    """Of every position of their replica there is one."""
-    return all(len(parts) == math.prod(part.of["axes"].values()) for part in parts)
 
 
 def _on_host(packed: Packed) -> bool:

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from unicorn_mgr.transition.layout import Piece, whole
+from unicorn_mgr.transition.layout import Box, Piece, whole
 from unicorn_mgr.transition.relayout import Unheld, transfers
 from unicorn_mgr.worker.sharding import Part, is_sharded, matched
 from unicorn_mgr.worker.siblings import Place, place_of
 from unicorn_mgr.worker.state import Packed, ReplicaState, StateError, Tree, piece_in, unpack
 
-Read = Callable[[int, set[str]], Iterable[tuple[str, torch.Tensor]]]
-"""From the part of a position: these tensors, one after the other."""
+Wanted = Mapping[int, Mapping[str, Sequence[Box]]]
+"""By position and by name, which boxes of its tensors."""
+
+Read = Callable[[Wanted], Iterable[tuple[int, str, Box | None, torch.Tensor]]]
+"""All that is wanted, one after the other: of whose part, its name, and which box it is; None: all there is in it."""
 
 _HERE = -1
 
 
-def reshaped(parts: Sequence[Packed], axes: Mapping[str, int], read: Read, place: Place, state: ReplicaState) -> Tree:
+def reshaped(
+    parts: Sequence[Packed],
+    axes: Mapping[str, int],
+    read: Read,
+    place: Place,
+    state: ReplicaState,
+    away: Collection[int] = (),
+) -> Tree:
     """The state of which the workers of another replica had these parts, by position, for the worker in this place.
 
-    `axes` are those of that replica.  The tensors of `parts` need no memory: `read` is asked for those of which
-    something is needed.  What is no tensor is the same everywhere.  Raises `StateError` if it is not a state of
-    this job.
+    `axes` are those of that replica.  The tensors of `parts` need no memory: `read` is asked once for all of which
+    something is needed.  From parts that are `away` comes only what is in no other.  What is no tensor is the same
+    everywhere.  Raises `StateError` if it is not a state of this job.
     """
-    distance = _distances([place_of(axes, position) for position in range(len(parts))], place)
-    near = distance.index(0)
+    distance = _distances([place_of(axes, position) for position in range(len(parts))], place, away)
+    near = distance.index(min(distance))
     trees = [unpack(part) for part in parts]
     tree = _united([trees[p] for p in sorted(range(len(parts)), key=lambda p: -distance[p])], trees[near])
     if place.stages > 1:
         tree = state.own(tree)
     state.check(tree)
     names = {id(t): name for part in parts for name, t in zip(part.names, part.tensors, strict=True)}
-    held = [_pieces(of, names) for of in trees]
+    held = [_pieces(tree, part) for tree, part in zip(trees, parts, strict=True)]
     wanted: dict[str, Piece] = {}
     arrived: dict[str, torch.Tensor] = {}
 
@@ -54,24 +64,28 @@ def reshaped(parts: Sequence[Packed], axes: Mapping[str, int], read: Read, place
         moves = transfers({_HERE: wanted}, dict(enumerate(held)), lambda source, _: distance[source])
     except Unheld as lacking:
         raise StateError(f"{lacking}: its parts do not make up the whole") from None
-    by_source: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    boxes: dict[int, dict[str, list[Box]]] = defaultdict(lambda: defaultdict(list))
     for move in moves:
-        by_source[move.source][move.tensor].append(move.box)
-    for source, boxes in by_source.items():
-        for name, tensor in read(source, set(boxes)):
-            for box in boxes[name]:
-                arrived[name][box.inside(wanted[name].box)] = tensor[box.inside(held[source][name].box)]
+        boxes[move.source][move.tensor].append(move.box)
+    for source, name, read_box, tensor in read(boxes):
+        has = read_box or held[source][name].box
+        for box in boxes[source][name] if read_box is None else [read_box]:
+            arrived[name][box.inside(wanted[name].box)] = tensor[box.inside(has)]
     return mine
 
 
-def _distances(there: Sequence[Place], here: Place) -> list[int]:
-    """How far each is from this worker: 0 of one, 1 of others that have the same stage of the model.
+def _distances(there: Sequence[Place], here: Place, away: Collection[int]) -> list[int]:
+    """How far each is from this worker: first those that have the same stage of the model, of these what is not away.
 
     Where both are cut into as many stages, those may call their tensors by the same names.
     """
     alike = [of for of in there if (of.stage, of.stages) == (here.stage, here.stages)] or there
-    near = min(alike, key=lambda of: abs(of.position / of.size - here.position / here.size))
-    return [0 if of is near else 1 if of in alike else 2 for of in there]
+
+    def order(of: Place) -> tuple[bool, bool]:
+        return of not in alike, of.position in away
+
+    near = min(there, key=lambda of: (*order(of), abs(of.position / of.size - here.position / here.size)))
+    return [0 if of is near else 1 + 2 * other + is_away for of in there for other, is_away in [order(of)]]
 
 
 def _united(trees: Sequence[Tree], near: Tree) -> Tree:
@@ -86,8 +100,13 @@ def _united(trees: Sequence[Tree], near: Tree) -> Tree:
     }
 
 
-def _pieces(tree: Tree, names: dict[int, str]) -> dict[str, Piece]:
+def pieces_of(part: Packed) -> dict[str, Piece]:
     """What a part has of each tensor."""
+    return _pieces(unpack(part), part)
+
+
+def _pieces(tree: Tree, part: Packed) -> dict[str, Piece]:
+    names = {id(tensor): name for name, tensor in zip(part.names, part.tensors, strict=True)}
     found: dict[str, Piece] = {}
 
     def note(leaf: torch.Tensor | Part, _: Any) -> None:

@@ -21,7 +21,7 @@ from unicorn_mgr.worker.attempts import attempts, one_line
 from unicorn_mgr.worker.folder import INDEX, Extent, load_folder, load_tensor, read_index
 from unicorn_mgr.worker.mistake import MistakeError
 from unicorn_mgr.worker.replica import Replica
-from unicorn_mgr.worker.reshaping import reshaped
+from unicorn_mgr.worker.reshaping import Wanted, reshaped
 from unicorn_mgr.worker.siblings import Siblings
 from unicorn_mgr.worker.state import Progress, ReplicaState, StateError, Tree, unpack
 from unicorn_mgr.worker.storage import Manifest, Storage, StorageError, part_name
@@ -128,13 +128,15 @@ class Restorer:
             with _named(part):
                 indexes.append(read_index(self._storage.read(manifest, part, INDEX)))
 
-        def read(position: int, names: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
-            with _named(parts[position]):
-                for run in _runs([e for e in indexes[position].extents if e.name in names]):
-                    first = run[0].offset
-                    data = self._storage.read_range(manifest, parts[position], run[0].file, first, run[-1].end)
-                    for extent in run:
-                        yield extent.name, load_tensor(data[extent.offset - first : extent.end - first], extent)
+        def read(wanted: Wanted) -> Iterator[tuple[int, str, None, torch.Tensor]]:
+            for position, names in wanted.items():
+                with _named(parts[position]):
+                    for run in _runs([e for e in indexes[position].extents if e.name in names]):
+                        first = run[0].offset
+                        data = self._storage.read_range(manifest, parts[position], run[0].file, first, run[-1].end)
+                        for extent in run:
+                            tensor = load_tensor(data[extent.offset - first : extent.end - first], extent)
+                            yield position, extent.name, None, tensor
 
         return reshaped([index.packed for index in indexes], manifest.axes, read, self._siblings.place, state)
 

@@ -16,6 +16,7 @@ import json
 import math
 import mmap
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ import torch
 
 from unicorn_mgr.model import Mark
 from unicorn_mgr.seal import (
+    BLOCK,
+    BLOCKS,
+    BLOCKS_AT,
     COMMITTED_AT,
     EXTENT,
     HEAD_AT,
@@ -32,6 +36,7 @@ from unicorn_mgr.seal import (
     Snapshot,
     Torn,
     aligned,
+    blocks_of,
     body_at,
     of_head,
 )
@@ -44,14 +49,17 @@ _SLACK_BYTES = 64 << 10
 
 
 class Draft:
-    """A state that is to be written."""
+    """A state that is to be written.  `piecewise`: so that pieces of it can be checked."""
 
-    def __init__(self, mark: Mark, of: Mapping[str, Any], packed: Packed) -> None:
+    def __init__(self, mark: Mark, of: Mapping[str, Any], packed: Packed, piecewise: bool = False) -> None:
         lineage = [mark.lineage.generation, mark.lineage.epoch.term, mark.lineage.epoch.number]
         self.mark = mark
         self.packed = packed
         self.text = json.dumps({"of": of, "step": mark.step, "lineage": lineage, **packed.described()}).encode()
-        self.size_bytes = body_at(len(self.text)) + sum(aligned(t.numel() * t.element_size()) for t in packed.tensors)
+        self.body_at = body_at(len(self.text))
+        self.body_end = self.body_at + sum(aligned(t.numel() * t.element_size()) for t in packed.tensors)
+        self.blocks = blocks_of(self.body_at, self.body_end) if piecewise else []
+        self.size_bytes = self.body_end + BLOCK.size * len(self.blocks)
 
 
 class Buffer:
@@ -62,7 +70,7 @@ class Buffer:
         self.mark: Mark | None = None
         """Of what this worker has written into it."""
         self._memory: mmap.mmap | None = None
-        self._written = Packed("", (), ())
+        self._written: tuple[Draft, Packed] | None = None
         """What is in it, until that is sealed."""
 
     def make_room(self, draft: Draft) -> None:
@@ -78,9 +86,10 @@ class Buffer:
         assert memory is not None, "there is no room yet"
         self.mark = None
         memory[: COMMITTED_AT + 1] = bytes(COMMITTED_AT + 1)
+        BLOCKS.pack_into(memory, BLOCKS_AT, draft.body_end if draft.blocks else 0)
         EXTENT.pack_into(memory, HEAD_AT, len(draft.text), draft.size_bytes)
         memory[TEXT_AT : TEXT_AT + len(draft.text)] = draft.text
-        at, copies = body_at(len(draft.text)), []
+        at, copies = draft.body_at, []
         for i, tensor in enumerate(packed.tensors):
             if i == len(packed.tensors) // 2:
                 halfway()
@@ -89,16 +98,19 @@ class Buffer:
                 place = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=at)
                 copies.append(place.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach()))
             at += aligned(size)
-        self._written = Packed(packed.skeleton, packed.names, tuple(copies))
+        self._written = draft, Packed(packed.skeleton, packed.names, tuple(copies))
         self.mark = draft.mark
 
     def seal(self) -> None:
         """From now on it is whole."""
-        memory, written = self._memory, self._written
-        assert memory is not None, "nothing is written"
-        self._written = Packed("", (), ())
-        text_bytes, _ = EXTENT.unpack_from(memory, HEAD_AT)
-        SEAL.pack_into(memory, 0, b"", of_head(memory[HEAD_AT : TEXT_AT + text_bytes]), _of_body(written))
+        memory = self._memory
+        assert memory is not None, "there is no room yet"
+        assert self._written is not None, "nothing is written"
+        (draft, written), self._written = self._written, None
+        for i, (start, end) in enumerate(draft.blocks):
+            BLOCK.pack_into(memory, draft.body_end + BLOCK.size * i, zlib.crc32(memory[start:end]))
+        head = of_head(memory[HEAD_AT : TEXT_AT + len(draft.text)])
+        SEAL.pack_into(memory, 0, b"", head, _of_body(written))
         memory[: len(WHOLE)] = WHOLE
 
     def commit(self) -> None:
@@ -108,8 +120,7 @@ class Buffer:
 
     def release(self) -> None:
         """Give the memory back."""
-        self.mark = self._memory = None
-        self._written = Packed("", (), ())
+        self.mark = self._memory = self._written = None
         os.ftruncate(self.file, 0)
 
 
@@ -128,7 +139,7 @@ def load(snapshot: Snapshot, homes: Mapping[str, torch.Tensor]) -> Packed:
         dtype: torch.dtype = getattr(torch, dtype_name)
         size = math.prod(shape) * dtype.itemsize
         if size:
-            _fill(snapshot.file, next(views), at)
+            read_into(snapshot.file, next(views), at)
         at += aligned(size)
     landing.land()
     assert landing.packed is not None
@@ -141,7 +152,8 @@ def _of_body(packed: Packed) -> int:
     return checksum(tensor for tensor in packed.tensors if tensor.numel())
 
 
-def _fill(file: int, view: memoryview, at: int) -> None:
+def read_into(file: int, view: memoryview, at: int) -> None:
+    """What lies there.  Raises `Torn` if there is not as much."""
     done = 0
     while done < len(view):
         got = os.preadv(file, [view[done:]], at + done)

@@ -11,16 +11,15 @@ from collections.abc import Iterator
 
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.planning import current
-from unicorn_mgr.coordinator.shapes import axes_of
 from unicorn_mgr.coordinator.state import Job, JobPhase
 from unicorn_mgr.effects.coordinator import Decision, ShapeChanged
-from unicorn_mgr.model import said
+from unicorn_mgr.model import axes_of, said
 from unicorn_mgr.planner.problem import Plan
 
 
 def changed(c: Context, job: Job) -> Iterator[Decision]:
     """Nothing of it is left, it is to be begun again, and that in another shape."""
-    if len(job.spec.shapes) < 2 or c.state.paused or job.phase is not JobPhase.WAITING:
+    if len(job.spec.shapes) < 2 or c.state.paused or job.phase not in (JobPhase.WAITING, JobPhase.STARTING):
         return
     if job.seats or job.members or job.alive() or job.over or job.cancelled:
         return
