@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.test_core_planning import in_time
 from unit.test_core_suspension import STORE, Suspending
 from unit.world import kinds
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.describe import describe
 from unicorn_mgr.coordinator.liveness import Liveness
+from unicorn_mgr.coordinator.state import JobPhase
 from unicorn_mgr.coordinator.views import job_view
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import ReplicaShape, said
@@ -321,6 +325,30 @@ def test_nothing_is_given_up_for_another_shape_while_a_silent_node_may_come_back
     assert world.at() == (["larger"] * 4, FOUR)
 
 
+def test_a_better_shape_may_come_before_it_has_begun_in_another(world: Shaped) -> None:
+    world.attach("small", slots=2)
+    world.submit("gpt", 2, 4, **SHAPES)
+    world.answer()
+    assert (world.job().phase, world.job().spec.replica) == (JobPhase.STARTING, TWO)
+    world.attach("large", slots=4)
+    world.answer()
+    world.end("gpt")
+    go_on(world)
+    assert world.at() == (["large"] * 4, FOUR)
+
+
+def test_what_is_left_of_a_replica_whose_state_is_stored_nowhere_is_asked_about_once(world: Shaped) -> None:
+    """Two of its four slots are taken away: no plan can give it those alone, and none can stop it."""
+    world.attach("large", slots=4)
+    world.train_planned("gpt", 4, 4, replica=FOUR, replica_size=4)
+    world.take()
+    world.tell(e.NodeDegraded(world.request(), "large", 1.0, (0, 1)))
+    world.answer()
+    assert world.asked() == [world.state.planning.number]
+    assert world.state.planning.answered
+    assert len(world.members()) == 4
+
+
 def test_what_would_be_is_told_with_the_shape_and_the_standstill(world: Shaped) -> None:
     world.begun()
     without = world.imagine("lose large")["gpt"]
@@ -402,3 +430,82 @@ def test_what_is_lost_is_left_alone_in_observe_mode(world: Shaped) -> None:
     world.tell(e.ObserveSet(world.request(), "gpt", False))
     go_on(world)
     assert world.at() == (["small"] * 2, TWO)
+
+
+# -- anything may happen --------------------------------------------------------------------
+
+
+def at_rest(world: Shaped) -> None:
+    """Questions are answered, and what is told is done, until nothing more happens."""
+    for _ in range(30):
+        before = len(world.journal)
+        for name in world.state.jobs:
+            world.end(name)
+        if not world.state.planning.answered:
+            world.answer()
+        world.settle()
+        for name, job in world.state.jobs.items():
+            if job.standing and job.suspension is not None and job.suspension.stored_step is None:
+                world.store(name, max(job.committed, 0) + 1)
+        if len(world.journal) == before:
+            return
+    raise AssertionError("it never comes to rest")
+
+
+HAPPENS = st.tuples(
+    st.sampled_from(
+        ("drain", "undrain", "degrade", "mend", "join", "die", "silent", "slow", "fast", "other", "cancel")
+    ),
+    st.integers(0, 2),
+    st.sampled_from(("at rest", "answered", "at once")),
+)
+
+
+def happen(world: Shaped, what: str, n: int) -> None:
+    node, job = ("large", "small", "more")[n], world.job()
+    match what:
+        case "drain" if node in world.state.nodes:
+            world.tell(e.NodeDrained(world.request(), node))
+        case "undrain" if node in world.state.nodes:
+            world.tell(e.NodeUndrained(world.request(), node))
+        case "degrade" | "mend" if node in world.state.nodes:
+            world.tell(e.NodeDegraded(world.request(), node, 1.0, (0, 1) if what == "degrade" else ()))
+        case "join":
+            world.attach("more", slots=(2, 4, 6)[n])
+        case "die" if job.alive():
+            world.die(job.alive()[n % len(job.alive())].name)
+        case "silent" if node in world.state.nodes:
+            world.tell(e.NodeSilent(node, 2.6))
+        case "slow" | "fast":
+            world.take_steps(2.0 if what == "slow" else 0.5, 64)
+        case "other" if "other" not in world.state.jobs:
+            world.submit("other", 1 + n, 4, priority=n - 1, checkpoint_url=STORE)
+        case "cancel" if "other" in world.state.jobs:
+            world.tell(e.JobCancelled(world.request(), "other"))
+
+
+@given(st.lists(HAPPENS, max_size=8))
+@settings(max_examples=8, deadline=None)
+def test_whatever_happens_it_comes_to_rest_in_whole_replicas(things: list[tuple[str, int, str]]) -> None:
+    world = Shaped(nodes=0)
+    world.begun()
+    for what, n, then in things:
+        happen(world, what, n)
+        if then == "at rest":
+            at_rest(world)
+        elif then == "answered" and not world.state.planning.answered:
+            world.answer()
+    for node in list(world.state.nodes.values()):
+        world.attach(node.name, slots=len(node.slots), workers=tuple(w.name for w in world.state.on_node(node.name)))
+        world.tell(e.NodeUndrained(world.request(), node.name))
+        world.tell(e.NodeDegraded(world.request(), node.name, 1.0, ()))
+    world.wait(700.0)
+    at_rest(world)
+    job = world.job()
+    assert world.members()
+    assert len(job.members) == len(job.seats)
+    assert len(job.members) % job.spec.replica_size == 0
+    assert job.suspension is None
+    made = in_time(world.core.problem)
+    assert not made.shapes, "it would not change again"
+    world.check_replay()

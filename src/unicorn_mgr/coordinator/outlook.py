@@ -21,7 +21,7 @@ from unicorn_mgr.coordinator.throughput import paces_in, rate_at, rated, stairca
 from unicorn_mgr.coordinator.transfers import Bandwidths, bandwidths
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import JobSpec, WorkerName, said
-from unicorn_mgr.planner.problem import Demand, Form, Node, Place, Problem
+from unicorn_mgr.planner.problem import Demand, Form, Node, Place, Problem, in_whole_replicas
 
 DOMAINS = 2
 """Failure domains that a job is spread over if it does not say: the loss of one leaves a copy of its state."""
@@ -197,14 +197,14 @@ def _rounded_up(slots: int) -> int:
 
 def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Demand, Pace]:
     """A job's wish."""
-    kept = sum(map(cluster.holds, job.seats.values()))
+    kept = [seat for seat, place in job.seats.items() if cluster.holds(place)]
     seated = [(w.node, w.slot) for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
     # Survivors go on below the minimum, too: to stop them would help nobody.
     pace = _pace(job, cluster, before)
     form = pace.present
-    floor = min(form.size_min, kept) if seated else 0
+    floor = min(form.size_min, in_whole_replicas(kept, form.replica)) if seated else 0
     if job.gang and any(w.alive for w in job.workers.values()):
-        floor = kept  # it would begin anew, and nobody knows what that costs it
+        floor = len(kept)  # it would begin anew, and nobody knows what that costs it
     demand = Demand(
         job=job.name,
         size_min=form.size_min,
@@ -222,7 +222,7 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
         costs=costs_of(job, cluster.rates),
         seats=job.seats,
         members=sum(map(cluster.holds, seated)),
-        hit=bool(job.lost_members()) or kept < len(job.seats),
+        hit=bool(job.lost_members()) or len(kept) < len(job.seats),
         barred=frozenset(job.barred),
         occupied=frozenset(w.seat for w in job.workers.values() if w.alive),
         warm=frozenset(job.warm),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -29,6 +30,12 @@ class Node:
 def domain_of(node: Node) -> str:
     """What fails as one with it; by itself, if nothing is known."""
     return node.domain or f"node {node.name}"
+
+
+def in_whole_replicas(seats: Iterable[int], replica: int) -> int:
+    """How many of these seats are of replicas of which none is missing."""
+    present = Counter(seat // replica for seat in seats)
+    return sum(number for number in present.values() if number == replica)
 
 
 def slowest(nodes: Mapping[str, Node], places: Iterable[Place]) -> float:
@@ -131,7 +138,7 @@ class Demand:
         Another one it can only begin in.  So its state is stored first, if it has any; and as long as a
         silent node may come back nothing is given up.
         """
-        may_begin = self.may_grow and (self.suspendable or not self.floor)
+        may_begin = self.may_grow and (self.suspendable or not self.members)
         return range(1 + len(self.others) * may_begin)
 
     @property

@@ -21,7 +21,7 @@ from typing import Any
 
 from unicorn_mgr.planner.choices import Holding, Sizes
 from unicorn_mgr.planner.knapsack import Sizing
-from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, domain_of
+from unicorn_mgr.planner.problem import Demand, Node, Place, Problem, domain_of, in_whole_replicas
 
 Situation = str
 """A digest."""
@@ -311,5 +311,5 @@ def _bereft(demand: Demand, gone: set[Place], *, hit: bool) -> Demand:
     members = max(0, demand.members - lost)
     # Whoever is left goes on; a job that had members and has none begins anew, as if it had never run.
     anew = demand.members > 0 and not members
-    floor = 0 if anew else min(demand.floor, len(kept))
+    floor = 0 if anew else min(demand.floor, in_whole_replicas(kept, demand.replica))
     return replace(demand, seats=kept, hit=(demand.hit or hit) and not anew, members=members, floor=floor)

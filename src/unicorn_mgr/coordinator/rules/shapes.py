@@ -19,9 +19,10 @@ from unicorn_mgr.planner.problem import Plan
 
 def changed(c: Context, job: Job) -> Iterator[Decision]:
     """Nothing of it is left, it is to be begun again, and that in another shape."""
-    if len(job.spec.shapes) < 2 or c.state.paused or job.phase not in (JobPhase.WAITING, JobPhase.STARTING):
+    begins = job.phase in (JobPhase.WAITING, JobPhase.STARTING) and not job.cancelled
+    if len(job.spec.shapes) < 2 or c.state.paused or not begins:
         return
-    if job.seats or job.members or job.alive() or job.over or job.cancelled:
+    if job.seats or job.members or job.alive():
         return
     plan = current(c)
     if not in_planned_shape(job, plan):
