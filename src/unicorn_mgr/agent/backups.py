@@ -25,6 +25,7 @@ from unicorn_mgr import seal
 from unicorn_mgr.agent import pieces
 from unicorn_mgr.agent.copies import Copies, NoRoom
 from unicorn_mgr.agent.ferry import Denied, Ferry, Pier, Sight
+from unicorn_mgr.agent.gates import Gates
 from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, Gather, Lot, SendBackup
 from unicorn_mgr.messages import Holder, Welcome
@@ -57,11 +58,18 @@ log = structlog.get_logger()
 class Backups:
     """The errands of one agent, and what lies here."""
 
-    def __init__(self, node: str, tls: Path | None, bytes_max: int, emit: Callable[[AgentEvent], None]) -> None:
+    def __init__(
+        self,
+        node: str,
+        tls: Path | None,
+        bytes_max: int,
+        emit: Callable[[AgentEvent], None],
+        gates: Gates | None = None,
+    ) -> None:
         secure = partial(agent_context, tls) if tls is not None else None
         self.copies = Copies(bytes_max)
-        self._ferry = Ferry(node, secure)
-        self._pier = Pier(self.copies, secure)
+        self._ferry = Ferry(node, secure, gates)
+        self._pier = Pier(self.copies, secure, gates)
         self._emit = emit
         self._sending: dict[str, tuple[SendBackup, threading.Event]] = {}
         self._fetching: dict[str, threading.Event] = {}

@@ -30,6 +30,7 @@ import structlog
 from unicorn_mgr import tokens
 from unicorn_mgr.agent import pieces
 from unicorn_mgr.agent.copies import Copies, Disowned, NoRoom
+from unicorn_mgr.agent.gates import Gates
 from unicorn_mgr.agent.stripes import CHUNK_BYTES, Stripes
 from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
@@ -84,8 +85,9 @@ class Pace:
 class Ferry:
     """The errands of one agent.  `secure` makes the contexts of both sides of a connection; None: in the clear."""
 
-    def __init__(self, node: str, secure: Callable[[bool], ssl.SSLContext] | None) -> None:
+    def __init__(self, node: str, secure: Callable[[bool], ssl.SSLContext] | None, gates: Gates | None = None) -> None:
         self._node = node
+        self._gates = gates if gates is not None else Gates()
         self._secure = secure
         self.pace = Pace()
 
@@ -101,6 +103,7 @@ class Ferry:
                         if stop.wait(self.pace.seconds_for(len(chunk))):
                             raise Denied("it is not wanted any more")
                         line.sendall(_CHUNK.pack(len(chunk), zlib.crc32(chunk)))
+                        self._gates.reach("push")
                         line.sendall(chunk)
                         at += len(chunk)
             _answer(line)
@@ -121,9 +124,8 @@ class Ferry:
                 stripes.give_back(seal, asked)
             line.sendall(_WANTED.pack(0, 0))
 
-    @staticmethod
     def _chunks(
-        line: socket.socket, stripes: Stripes, seal: str, asked: deque[int], buffer: memoryview
+        self, line: socket.socket, stripes: Stripes, seal: str, asked: deque[int], buffer: memoryview
     ) -> Iterator[tuple[int, memoryview]]:
         """As they come, each until the next is looked at; of `asked` none has been dealt with."""
         while True:
@@ -134,6 +136,7 @@ class Ferry:
             if not asked:
                 return
             length, checksum = _CHUNK.unpack(_read(line, _CHUNK.size))
+            self._gates.reach("pull")
             if length != stripes.length(asked[0]):
                 raise ValueError(f"a chunk of {length} bytes")
             with buffer[:length] as chunk:
@@ -211,8 +214,11 @@ class Sight(NamedTuple):
 class Pier:
     """Where the ferries of other agents land.  `key` makes the tokens that are let in; empty: nobody is."""
 
-    def __init__(self, copies: Copies, secure: Callable[[bool], ssl.SSLContext] | None) -> None:
+    def __init__(
+        self, copies: Copies, secure: Callable[[bool], ssl.SSLContext] | None, gates: Gates | None = None
+    ) -> None:
         self.key = ""
+        self._gates = gates if gates is not None else Gates()
         self._copies = copies
         self._secure = secure
         self._listener: socket.socket | None = None
@@ -291,6 +297,7 @@ class Pier:
         _say(line, {"at": at})
         with memory, memoryview(memory) as whole:
             while at < copy.size:
+                self._gates.reach("receive")
                 with whole[at : copy.size] as room:
                     at += _chunk(line, room)
                 copy.received = max(copy.received, at)
@@ -309,7 +316,7 @@ class Pier:
                 raise Denied("it has been written over meanwhile")
             _say(line, {"size": head.end, "seal": seal.hex()})
             with memoryview(bytearray(min(CHUNK_BYTES, head.end))) as buffer:
-                _send_chunks(line, file, head.end, seal, buffer)
+                _send_chunks(line, file, head.end, seal, buffer, self._gates)
         finally:
             os.close(file)
 
@@ -349,7 +356,7 @@ def _chunk(line: socket.socket, room: memoryview) -> int:
     return int(length)
 
 
-def _send_chunks(line: socket.socket, file: int, end: int, seal: bytes, buffer: memoryview) -> None:
+def _send_chunks(line: socket.socket, file: int, end: int, seal: bytes, buffer: memoryview, gates: Gates) -> None:
     """As they are asked for.  Read, not mapped: a template may give an own snapshot up at any moment."""
     while True:
         at, length = _WANTED.unpack(_read(line, _WANTED.size))
@@ -362,6 +369,7 @@ def _send_chunks(line: socket.socket, file: int, end: int, seal: bytes, buffer: 
             if read < length or os.pread(file, SEAL.size, 0) != seal:  # broken before anything is written over
                 raise Denied("it has been given up meanwhile")
             line.sendall(_CHUNK.pack(length, zlib.crc32(chunk)))
+            gates.reach("hand-out")
             line.sendall(chunk)
 
 

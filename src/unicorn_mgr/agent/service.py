@@ -21,6 +21,7 @@ from unicorn_mgr import __version__, messages
 from unicorn_mgr.agent import cutoff, logs
 from unicorn_mgr.agent.backups import Backups, Found
 from unicorn_mgr.agent.core import AgentCore, part_of
+from unicorn_mgr.agent.gates import Gates
 from unicorn_mgr.agent.host import Host, HostConfig
 from unicorn_mgr.agent.hub import Hub
 from unicorn_mgr.agent.link import Link, LinkRefused
@@ -139,7 +140,8 @@ class AgentService:
             socket=config.socket,
             templates=config.templates,
         )
-        self._backups = Backups(config.node, config.tls, config.snapshot_bytes, self._emit)
+        gates = Gates(config.data / "gates" if config.drills else None)
+        self._backups = Backups(config.node, config.tls, config.snapshot_bytes, self._emit, gates)
         self._elsewhere: dict[str, Found] = {}
         """Per worker that is being started: snapshots that other nodes have."""
         self._former: dict[str, tuple[FormerSnapshot, ...]] = {}
