@@ -1,4 +1,4 @@
-"""The simplest correct placement: keep what runs, serve in order, grow into what is free."""
+"""The simplest correct placement: keep what runs, in its shape, serve in order, grow into what is free."""
 
 from __future__ import annotations
 
