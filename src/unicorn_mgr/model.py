@@ -170,6 +170,7 @@ PLACES = (
     "recompute",  # a dealt micro-batch has been yielded
     "send_state",  # state is being sent
     "receive_state",  # state is being received
+    "pieces",  # it is known where what another shape has left lies, and nothing of it has come
     "rehearse",  # inside the rehearsal of a joiner
     "ready",  # rehearsed, about to say so
     "closing",  # inside the closing collective

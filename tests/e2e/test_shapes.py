@@ -27,6 +27,8 @@ from unicorn_mgr.model import ReplicaShape, WorkerName
 FOUR, TWO = {"shard": 4}, {"shard": 2}
 LARGE, SMALL = "node-0", "node-1"
 STEPS = 24
+SELDOM = 1e-6
+"""A budget that pays for no snapshot beside the first."""
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +211,7 @@ def test_parts_that_lie_on_several_nodes(rack: Cluster, alone: dict[str, Any], t
     rack.power_off(node_of(job, 2))
     ends_in_two(job, alone, 2)
     check_counted_once(job, STEPS)
-    check_source(job, "peer", step)
+    assert begun_with(job)["peer"] >= step
     assert "pieces of snapshots have come" in rack.logs()
 
 
@@ -217,9 +219,44 @@ def node_of(job: Job, seat: int) -> str:
     return next(w.node for w in job.cluster.job(job.name).workers if WorkerName.parse(w.worker).seat == seat)
 
 
-def check_source(job: Job, source: str, step: int) -> None:
-    """It has begun again with what comes after this step, or a later one, and all of it came from there."""
+def test_what_stands_still_goes_on_from_memory(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """Though all of it is stored, too: memory of the node that it leaves is nearer, and has the same step."""
+    job = submit(uneven, tmp_path / "store", every=100, drills=("1.1:kill:-1:pieces",), snapshot_budget=SELDOM)
+    begun_in_four(job, 6)
+    uneven.command(messages.DrainNode(LARGE))
+    ends_in_two(job, alone, 2)
+    uneven.command(messages.UndrainNode(LARGE))
+    computed = Counter((step, number) for _, step, number, rehearsal in job.records() if not rehearsal)
+    assert set(computed.values()) == {1}
+    assert begun_with(job) == {"peer": stood_still_after(job)}
+    (died,) = [i for i in uneven.incidents(job.name) if i.worker == f"{job.name}/1.1"]
+    assert died.steps_lost == 0
+
+
+def test_the_node_goes_from_which_it_comes(uneven: Cluster, alone: dict[str, Any], tmp_path: Path) -> None:
+    """In the middle: what is stored, and what of the last snapshot has been copied by then, is of the same step."""
+    job = submit(uneven, tmp_path / "store", every=100, drills=("0.1:gate:-1:pieces",), snapshot_budget=SELDOM)
+    begun_in_four(job, 6)
+    uneven.command(messages.DrainNode(LARGE))
+    job.at_gate("pieces")
+    uneven.power_off(LARGE)
+    job.open_gate("pieces")
+    ends_in_two(job, alone, 2)
+    uneven.power_on(LARGE)
+    uneven.wait_for("the node is back", lambda _: all(n.state != "lost" for n in uneven.look().nodes))
+    uneven.command(messages.UndrainNode(LARGE))
+    computed = Counter((step, number) for _, step, number, rehearsal in job.records() if not rehearsal)
+    assert set(computed.values()) == {1}
+    assert set(begun_with(job).values()) == {stood_still_after(job)}
+
+
+def stood_still_after(job: Job) -> int:
+    (step,) = [h.event.step for h in job.cluster.events() if h.kind == "JobSuspended" and h.event.job == job.name]
+    return int(step)
+
+
+def begun_with(job: Job) -> dict[str, int]:
+    """Where workers have taken a state from that no member had, and of which step it was."""
     resumed = [h.event for h in job.cluster.events() if h.kind == "WorkerTold/Resumed"]
-    begun = {e.fact.source: e.fact.restored_step for e in resumed if e.worker.startswith(f"{job.name}/")}
-    assert source in begun, begun
-    assert begun[source] >= step, begun
+    told = [e.fact for e in resumed if e.worker.startswith(f"{job.name}/")]
+    return {fact.source: fact.restored_step for fact in told if fact.source in ("memory", "peer", "storage")}

@@ -346,6 +346,22 @@ def test_two_take_turns(files: tuple[int, int]) -> None:
     assert here.offer(Holdings()).committed == (mark(3),)
 
 
+@pytest.mark.parametrize("budget", [1e9, 1e-9])
+def test_whoever_stands_still_leaves_the_step_that_is_applied(files: tuple[int, int], budget: float) -> None:
+    here = writer(files, budget)
+    train(here, range(5))
+    loop: Any = Loop(model(), 1.0)
+    loop.applied = 5
+    here.at_standstill(loop)
+    here.at_standstill(loop)
+    found = writer(files).offer(Holdings())
+    assert set(found.snapshots) == {mark(5), mark(4) if budget > 1 else mark(0)}
+    assert mark(5) in found.committed
+    loop.applied = 3  # the job has begun again before that
+    here.at_standstill(loop)
+    assert mark(3) in writer(files).offer(Holdings()).committed
+
+
 def test_a_state_that_most_do_not_have_is_left_to_nobody(files: tuple[int, int]) -> None:
     here = writer(files)
     train(here, range(5))

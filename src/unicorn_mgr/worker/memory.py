@@ -24,13 +24,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from unicorn_mgr.messages import Attached, SnapshotsStopped
+from unicorn_mgr.messages import Attached, PieceWanted, SnapshotsStopped
 from unicorn_mgr.model import Holdings, Lineage, Mark, axes_of
 from unicorn_mgr.phases import Phase
 from unicorn_mgr.seal import Snapshot, Torn, find
@@ -144,6 +144,20 @@ class Memory:
         if self._is_due(step, engine.watch.step_seconds):
             self._take(engine)
         self._pace.pay(time.monotonic() - began)
+
+    def at_standstill(self, engine: Engine) -> None:
+        """All stand still, perhaps to go on in another shape: the last one is of the very step that is applied."""
+        step = engine.applied
+        if not self._on or step < 0:
+            return
+        engine.ring.write(Phase.SNAPSHOT)
+        self._sealed()
+        if step != self._taken:
+            if step < self._taken:
+                self._go_back()
+            self._take(engine)
+            self._sealed()
+        self.committed(step)
 
     def committed(self, step: int) -> None:
         """A collective of a step after `step` has completed."""
@@ -351,7 +365,13 @@ class Memory:
             return None
         buffer = self._spare(mark)
         at = self._files.own.index(buffer.file)
-        return Desk(buffer.file, self._bytes_max, lambda pieces, to: errands.bring_pieces(mark, at, pieces, to))
+
+        def bring(pieces: Sequence[PieceWanted], to: int) -> None:
+            if any(piece.fingerprint for piece in pieces):
+                self._drills.reach("pieces", mark.step)
+            errands.bring_pieces(mark, at, pieces, to)
+
+        return Desk(buffer.file, self._bytes_max, bring)
 
     def _bring(self, mark: Mark) -> None:
         """From another node into memory of this worker."""
@@ -401,13 +421,17 @@ class WithMemory:
         self._memory = memory
         self._checkpoints = checkpoints
         self.at_end = checkpoints.at_end
-        self.at_standstill = checkpoints.at_standstill
         self.rescue = checkpoints.rescue
 
     def at_head(self, engine: Engine) -> None:
         """Each as often as it is due."""
         self._memory.at_head(engine)
         self._checkpoints.at_head(engine)
+
+    def at_standstill(self, engine: Engine) -> None:
+        """First where it is quickest."""
+        self._memory.at_standstill(engine)
+        self._checkpoints.at_standstill(engine)
 
 
 def _on_host(packed: Packed) -> bool:
