@@ -176,10 +176,14 @@ PLACES = (
     "closing",  # inside the closing collective
     "memory",  # a part of the state has been copied into memory that outlives the worker
     "snapshot",  # the state has been copied for a checkpoint
+    "handed",  # by its porter: a worker's part of a checkpoint is in memory, nothing of it is in storage yet
     "checkpoint",  # the checkpoint's files are written, the word is not yet given
     "publish_checkpoint",  # the word has been heard, the manifest is not yet written
 )
 """Where in the training loop a drill can strike."""
+
+PORTER_PLACES = ("handed", "checkpoint", "publish_checkpoint")
+"""Places to which not the worker comes, but who stores its part of a checkpoint for it, if anybody does."""
 
 
 @dataclass(frozen=True, slots=True)

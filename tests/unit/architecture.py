@@ -62,6 +62,7 @@ PURE = (
     "codec",
     "coordinator.attention",
     "coordinator.backups",
+    "coordinator.checkpoints",
     "coordinator.core",
     "coordinator.counters",
     "coordinator.fence",

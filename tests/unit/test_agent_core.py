@@ -135,7 +135,10 @@ FACTS: list[tuple[str, m.Fact]] = [
     ("fresh_start", m.FreshStart("spoilt")),
     ("symptom", m.Symptom(Epoch(1, 2), "closed")),
     ("unreachable", m.Unreachable(Epoch(1, 2), ("gpt/1.0",), "timed out")),
+    ("handed", m.CheckpointHanded(20, Lineage(), "/checkpoints")),
     ("written", m.CheckpointWritten(20, Lineage(), "/checkpoints")),
+    ("checkpoint_published", m.CheckpointPublished(20, "/checkpoints")),
+    ("checkpoint_failed", m.CheckpointFailed(20, "overtaken", superseded=True)),
 ]
 
 
@@ -288,3 +291,21 @@ def test_without_a_fence_nobody_is_frozen() -> None:
     made.handle(a.LinkLost(answered=False), 0.0)
     assert made.next_deadline() is None
     assert made.handle(a.TimePassed(), 1e9) == []
+
+
+def test_a_failure_that_is_tried_again_or_of_an_older_part_is_no_truth() -> None:
+    made = with_worker()
+    made.handle(a.WorkerSaid("gpt/0.0", m.CheckpointFailed(20, "no space left on device")), 1.0)
+    assert truth(made).checkpoint_failed is None
+    made.handle(a.WorkerSaid("gpt/0.0", m.CheckpointFailed(20, "overtaken", superseded=True)), 1.0)
+    made.handle(a.WorkerSaid("gpt/0.0", m.CheckpointHanded(30, Lineage(), "/checkpoints")), 1.0)
+    assert truth(made).checkpoint_failed is None
+
+
+def test_what_a_worker_has_left_is_told_of_when_it_is_gone() -> None:
+    made = with_worker()
+    made.handle(a.Gone("gpt/0.0", -9, None, "", None, "pidfd"), 1.0)
+    written = m.CheckpointWritten(20, Lineage(), "/checkpoints", handed=True)
+    assert made.handle(a.WorkerSaid("gpt/0.0", written), 1.0) == [a.Report(m.WorkerFact("gpt/0.0", written))]
+    complete = m.CheckpointComplete(20, Lineage())
+    assert made.handle(said(m.WorkerDirective("gpt/0.0", complete)), 1.0) == [a.Tell("gpt/0.0", complete)]

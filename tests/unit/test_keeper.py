@@ -39,7 +39,7 @@ class Place:
         def lost(_: list[str]) -> None:
             keeper.keep_again()
 
-        pool = TemplatePool(self.folder, node, Path(f"{node}.sock"), lambda *_: None, lost)
+        pool = TemplatePool(self.folder, node, Path(f"{node}.sock"), lambda *_: None, lost, lambda *_: None)
         await pool.adopt_all()
         copies = Copies(bytes_max)
         copies.keeper = keeper = Keeper(copies, pool, os.environ)

@@ -14,6 +14,7 @@ from unicorn_mgr.model import Epoch
 from unicorn_mgr.worker import randomness
 from unicorn_mgr.worker.checkpoint import Checkpointer, CheckpointSettings
 from unicorn_mgr.worker.drills import Drills
+from unicorn_mgr.worker.handover import Handover
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.siblings import Siblings
 from unicorn_mgr.worker.state import Packed, Progress
@@ -62,6 +63,7 @@ class Bench:
         newest: int = -1,
         ends_after: int = -1,
         siblings: Siblings | None = None,
+        handover: Handover | None = None,
     ) -> None:
         torch.manual_seed(0)
         self.model = model or nn.Linear(2, 3)
@@ -76,6 +78,7 @@ class Bench:
             self.places,
             alone=alone,
             siblings=siblings,
+            handover=handover,
         )
         self.checkpointer.set_fingerprint(MODEL)
 

@@ -74,6 +74,8 @@ class Copy:
 class _Own:
     job_id: str
     files: tuple[int, ...]
+    part: tuple[int, ...] = ()
+    """Of a checkpoint, on its way to storage: it takes memory, and is nobody's to copy."""
     ended: bool = False
 
 
@@ -103,13 +105,13 @@ class Copies:
 
     # -- own ones ------------------------------------------------------------------------
 
-    def add_own(self, worker: str, job_id: str, files: tuple[int, ...]) -> None:
+    def add_own(self, worker: str, job_id: str, files: tuple[int, ...], part: int = -1) -> None:
         """A worker has memory for its snapshots, perhaps another's of its slot before; it is for this to close."""
         with self._lock:
             same = set(map(_identity, files))
             for name in [n for n, own in self._own.items() if not same.isdisjoint(map(_identity, own.files))]:
-                _close(self._own.pop(name).files)
-            self._own[worker] = _Own(job_id, files)
+                self._let_go(name)
+            self._own[worker] = _Own(job_id, files, (part,) if part >= 0 else ())
 
     def own_files(self, worker: str) -> tuple[int, ...]:
         """Descriptors of a worker's own, for whoever holds on to them; the worker is known."""
@@ -221,7 +223,7 @@ class Copies:
             for part in [part for part in self._kept if part.job_id not in job_ids]:
                 self.forget(part)
             for worker in [name for name, own in self._own.items() if own.ended and own.job_id not in job_ids]:
-                _close(self._own.pop(worker).files)
+                self._let_go(worker)
 
     @contextlib.contextmanager
     def staging(self, size: int) -> Iterator[int]:
@@ -263,8 +265,8 @@ class Copies:
     def tidy(self) -> None:
         """Let go of what its template has given up, and of copies, if own snapshots have come to need their room."""
         with self._lock:
-            for worker in [n for n, own in self._own.items() if own.ended and not any(map(_bytes_of, own.files))]:
-                _close(self._own.pop(worker).files)
+            for worker in [n for n, own in self._own.items() if own.ended and not _bytes_of_own(own)]:
+                self._let_go(worker)
             copies = sorted((c for held in self._kept.values() for c in held), key=lambda c: c.touched)
             for copy in copies:
                 if self._room() >= 0:
@@ -272,7 +274,7 @@ class Copies:
                 self._drop(copy, "the node's own snapshots need its memory")
 
     def _room(self) -> int:
-        own = sum(_bytes_of(file) for own in self._own.values() for file in own.files)
+        own = sum(map(_bytes_of_own, self._own.values()))
         return self._bytes_max - own - self._staged - sum(c.size for held in self._kept.values() for c in held)
 
     def _make_room(self, size: int) -> None:
@@ -280,6 +282,11 @@ class Copies:
         if left < size:
             fix = "give this agent more by --snapshot-bytes"
             raise NoRoom(f"it needs {size} bytes, and {left} of {self._bytes_max} are left for copies; {fix}")
+
+    def _let_go(self, worker: str) -> None:
+        own = self._own.pop(worker)
+        for file in (*own.files, *own.part):
+            os.close(file)
 
     def _drop(self, copy: Copy, why: str) -> None:
         held = self._kept.get(copy.part, [])
@@ -318,6 +325,5 @@ def _bytes_of(file: int) -> int:
     return os.fstat(file).st_blocks * BLOCK_BYTES
 
 
-def _close(files: tuple[int, ...]) -> None:
-    for file in files:
-        os.close(file)
+def _bytes_of_own(own: _Own) -> int:
+    return sum(map(_bytes_of, (*own.files, *own.part)))

@@ -53,6 +53,9 @@ from unicorn_mgr.messages import (
     BackUp,
     BackupEnded,
     CheckpointComplete,
+    CheckpointFailed,
+    CheckpointHanded,
+    CheckpointPublished,
     CheckpointWritten,
     Directive,
     Errand,
@@ -281,8 +284,14 @@ class AgentCore:
                 worker.truth = replace(worker.truth, symptom=said)
             case Unreachable():
                 worker.truth = replace(worker.truth, unreachable=said)
+            case CheckpointHanded():
+                worker.truth = replace(worker.truth, handed=said, checkpoint_failed=None)
             case CheckpointWritten():
-                worker.truth = replace(worker.truth, written=said)
+                worker.truth = replace(worker.truth, written=said, checkpoint_failed=None)
+            case CheckpointPublished():
+                worker.truth = replace(worker.truth, checkpoint_published=said)
+            case CheckpointFailed(superseded=True):
+                worker.truth = replace(worker.truth, checkpoint_failed=said)
             case Suspended():
                 worker.truth = replace(worker.truth, suspended=said)
             case _:

@@ -26,9 +26,9 @@ from unicorn_mgr.agent.processes import Process
 from unicorn_mgr.agent.pycommand import PythonCommand, parse
 from unicorn_mgr.agent.tcpstore import STORE_ADDRESS, StoreFront
 from unicorn_mgr.agent.templates import Found, TemplateError, TemplatePool
-from unicorn_mgr.codec import decoder, encode
-from unicorn_mgr.effects.agent import Adopted, AgentEvent, Dying, Gone, NotSpawned, Spawned
-from unicorn_mgr.messages import Mistake, Sample, StartWorker, StoreCall
+from unicorn_mgr.codec import WireError, decoder, encode
+from unicorn_mgr.effects.agent import Adopted, AgentEvent, Dying, Gone, NotSpawned, Spawned, WorkerSaid
+from unicorn_mgr.messages import CheckpointComplete, Mistake, Sample, StartWorker, StoreCall, WorkerMessage
 from unicorn_mgr.model import Slot
 from unicorn_mgr.ring import is_exiting
 
@@ -42,6 +42,7 @@ _NOT_INHERITED = ("UNICORN_",)
 
 log = structlog.get_logger()
 _read_order = decoder(StartWorker)
+_read_fact = decoder(WorkerMessage)
 
 Emit = Callable[[AgentEvent], None]
 
@@ -75,7 +76,9 @@ class Host:
         self._spawning: dict[str, asyncio.Event] = {}
         self._emit = emit
         self._store_call = store_call
-        self._templates = TemplatePool(config.templates, config.node, config.socket, self._ended, self._orphaned)
+        self._templates = TemplatePool(
+            config.templates, config.node, config.socket, self._ended, self._orphaned, self._told
+        )
         self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -248,10 +251,12 @@ class Host:
         self._emit(Adopted(order, found.pid))
         self._watch(process)
         self._own_snapshots(order, found)
+        for fact in found.told:
+            self._told(found.worker, fact)
         return port
 
     def _own_snapshots(self, order: StartWorker, found: Found) -> None:
-        self._copies.add_own(order.worker, order.welcome.job_id, found.snapshots)
+        self._copies.add_own(order.worker, order.welcome.job_id, found.snapshots, found.part)
 
     async def _open_again(self, worker: str, port: int) -> None:
         """The coordinator holds what was stored, and the process will look for it where it was told to."""
@@ -354,6 +359,17 @@ class Host:
             self._templates.forget(worker)
             process.close()
             self._copies.end_own(worker)
+
+    def complete(self, worker: str, word: CheckpointComplete) -> None:
+        """For whoever stores what this worker has handed over."""
+        epoch = word.lineage.epoch
+        self._templates.word(worker, (word.step, word.lineage.generation, epoch.term, epoch.number))
+
+    def _told(self, worker: str, fact: bytes) -> None:
+        try:
+            self._emit(WorkerSaid(worker, _read_fact(fact).body))
+        except WireError as wrong:
+            log.warning("what was said of a checkpoint's part is not understood", worker=worker, why=str(wrong))
 
     def release(self, job_ids: tuple[str, ...]) -> None:
         """Snapshots in memory of all other jobs may go."""

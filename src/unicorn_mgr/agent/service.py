@@ -235,6 +235,8 @@ class AgentService:
                 self._link.say(AgentMessage(body))
             case Tell(worker, body):
                 self._hub.tell(worker, self._completed(worker, body))
+                if isinstance(body, messages.CheckpointComplete):
+                    self._host.complete(worker, body)
             case Spawn(order):
                 self._begin(self._spawn(order))
             case Kill(worker, reason, gently):

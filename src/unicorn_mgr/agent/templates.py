@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ PACKET_BYTES_MAX = 180_000
 JOBS_IN_PACKET = 1000
 UNSENT_MAX = 1000
 """Packets that wait for a template which stands still; with more it is given up."""
+FILES_MAX = 8
+"""Descriptors beside a packet."""
 
 _IMPORT_TIME = (
     "CONDA", "CUDA", "GLOO_", "GOMP_", "HOME", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_",
@@ -57,6 +59,10 @@ class Found:
     status: int | None = None
     snapshots: tuple[int, ...] = ()
     """What it leaves snapshots of its state in."""
+    part: int = -1
+    """What it leaves parts of checkpoints in, to be stored for it."""
+    told: tuple[bytes, ...] = ()
+    """What has been said of the one that it has left."""
 
 
 def socket_of(folder: Path, key: str) -> Path:
@@ -91,7 +97,7 @@ class _Line:
 class TemplatePool:
     """All templates of one agent, whose workers find it at `agent`.
 
-    `ended` is told of exits, `lost` of workers whose template has died.
+    `ended` is told of exits, `lost` of workers whose template has died, `told` of what is said of parts of checkpoints.
     """
 
     def __init__(
@@ -101,7 +107,9 @@ class TemplatePool:
         agent: Path,
         ended: Callable[[str, int], None],
         lost: Callable[[list[str]], None],
+        told: Callable[[str, bytes], None],
     ) -> None:
+        self._told = told
         self._folder = folder
         self._node = node
         self._agent = str(agent)
@@ -158,6 +166,12 @@ class TemplatePool:
                 self._tell(line, {"op": "give_back", "agent": self._agent, "slot": slot, "jobs": jobs})
             if slot is None:
                 line.jobs.difference_update(over)
+
+    def word(self, worker: str, mark: Sequence[int]) -> None:
+        """A checkpoint is complete: for whoever stores what this worker has left."""
+        line = self._line_of.get(worker)
+        if line is not None and line.path in self._lines:
+            self._tell(line, {"op": "word", "worker": worker, "mark": list(mark)})
 
     def forget(self, worker: str) -> None:
         """Let the template reap an ended worker."""
@@ -294,7 +308,7 @@ class TemplatePool:
 
     def _hear(self, line: _Line) -> None:
         try:
-            packet, fds, _, _ = socket.recv_fds(line.socket, PACKET_BYTES_MAX, 4)
+            packet, fds, _, _ = socket.recv_fds(line.socket, PACKET_BYTES_MAX, FILES_MAX)
         except BlockingIOError:
             return
         except OSError:
@@ -322,6 +336,8 @@ class TemplatePool:
             case "kept":
                 self._keeps[said["name"]] = line
                 self._kept.append((said["name"], fds[0]))
+            case "told":
+                self._told(said["worker"], bytes.fromhex(said["fact"]))
             case "released":
                 log.info("snapshots in memory are given up", worker=said["worker"], bytes=said["bytes"])
 
@@ -359,8 +375,12 @@ def _hang_up(line: _Line) -> None:
 
 
 def _found(said: dict[str, Any], fds: list[int]) -> Found:
-    ring, words, *snapshots = fds
-    return Found(said["worker"], said["pid"], ring, words, said.get("note", ""), said.get("status"), tuple(snapshots))
+    ring, words, *others = fds
+    snapshots, part = tuple(others[:2]), others[2] if len(others) > 2 else -1
+    told = tuple(map(bytes.fromhex, said.get("told", ())))
+    return Found(
+        said["worker"], said["pid"], ring, words, said.get("note", ""), said.get("status"), snapshots, part, told
+    )
 
 
 def _why(command: list[str], output: Path) -> str:

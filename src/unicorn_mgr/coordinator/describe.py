@@ -200,6 +200,8 @@ def _of_job(event: e.Event) -> str:
             return f"job {job} begins anew: {reason}"
         case e.CheckpointCommitted(job, step, _, url):
             return f"job {job}: checkpoint of step {step} is complete in {url}"
+        case e.PartGivenUp(job, worker, step, reason):
+            return f"job {job}: what {worker} has left of the checkpoint of step {step} is not waited for: {reason}"
         case e.SeatBarred(job, seat, reason):
             return f"job {job}: seat {seat} is not filled again: {reason}"
         case e.JobCancelled(_, job):

@@ -81,7 +81,8 @@ class Ears:
         if truth.attached:
             yield e.WorkerAttached(name)
         told = (truth.ready, truth.resumed, truth.symptom, truth.unreachable, truth.leaving, truth.loop_ended)
-        for fact in (*told, truth.written, truth.suspended, truth.mistake, truth.fresh_start):
+        stored = (truth.handed, truth.written, truth.checkpoint_published, truth.checkpoint_failed)
+        for fact in (*told, *stored, truth.suspended, truth.mistake, truth.fresh_start):
             if fact is not None:
                 yield e.WorkerTold(name, fact)
         if truth.published is not None:

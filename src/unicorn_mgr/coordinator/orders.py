@@ -20,6 +20,7 @@ from unicorn_mgr.messages import (
     Axis,
     BackUp,
     CheckpointComplete,
+    CheckpointHanded,
     CheckpointWritten,
     ChecksumsDiffer,
     Directive,
@@ -86,9 +87,9 @@ class Orders:
                     yield from self._directive(state, worker.name, self._give_up(state.jobs[name], worker, reason))
             case e.CheckpointCommitted(name, step, lineage, _, writers):
                 # All members are told: whoever writes next knows which steps are due.
-                members = tuple(w.name for w in state.jobs[name].living_members())
-                for told in (*members, *(w for w in writers if w not in members)):
-                    yield from self._directive(state, told, CheckpointComplete(step, lineage))
+                members = [w.name for w in state.jobs[name].living_members()]
+                for told in dict.fromkeys((*members, *writers, *state.jobs[name].parts.of)):
+                    yield from self._completed(state, told, CheckpointComplete(step, lineage))
             case e.WorkerTold():
                 yield from self._answer(state, event)
             case e.BackupsPlaced() | e.CopiesReleased():
@@ -145,18 +146,26 @@ class Orders:
         if worker is None:
             return
         match event.fact:
-            case CheckpointWritten() as written:
-                yield from self._complete_already(state, worker, written)
+            case (CheckpointHanded() | CheckpointWritten()) as part:
+                yield from self._complete_already(state, worker, part)
             case ChecksumsDiffer(_, _, minority):
                 yield from self._disown(state.jobs[worker.job], minority)
             case _:
                 pass
 
-    def _complete_already(self, state: ClusterState, worker: Worker, written: CheckpointWritten) -> Iterator[e.Action]:
+    def _completed(self, state: ClusterState, name: str, word: CheckpointComplete) -> Iterator[e.Action]:
+        """Also to whoever stores what a worker has left that is no more."""
+        worker = state.worker(name)
+        if worker is not None:
+            yield e.SendToAgent(worker.node, WorkerDirective(name, word))
+
+    def _complete_already(
+        self, state: ClusterState, worker: Worker, written: CheckpointHanded | CheckpointWritten
+    ) -> Iterator[e.Action]:
         """A writer that tells again of a complete checkpoint, or of one overtaken, has missed the word."""
         done = state.jobs[worker.job].checkpoint
         if done is not None and (done.lineage.order, done.step) >= (written.lineage.order, written.step):
-            yield from self._directive(state, worker.name, CheckpointComplete(done.step, done.lineage))
+            yield from self._completed(state, worker.name, CheckpointComplete(done.step, done.lineage))
 
     # -- snapshots in memory -------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
+from unicorn_mgr.coordinator.checkpoints import Checkpoint, Parts
 from unicorn_mgr.coordinator.record_incidents import tell
 from unicorn_mgr.coordinator.shapes import in_shape
 from unicorn_mgr.coordinator.standstills import FROM_NOBODY, add, kind_of, measure
 from unicorn_mgr.coordinator.state import (
-    Checkpoint,
     ClusterState,
     Incident,
     Job,
@@ -49,6 +49,7 @@ JobEvent = (
     | e.JobSuspended
     | e.ShapeChanged
     | e.CheckpointCommitted
+    | e.PartGivenUp
     | e.BackupsPlaced
     | e.CopiesReleased
     | e.JobEnded
@@ -95,6 +96,7 @@ _OfJob = (
     | e.JobSuspended
     | e.ShapeChanged
     | e.CheckpointCommitted
+    | e.PartGivenUp
     | e.BackupsPlaced
     | e.CopiesReleased
     | e.JobEnded
@@ -145,9 +147,10 @@ def _of_job(state: ClusterState, job: Job, event: _OfJob, now: float) -> None:
             _suspended(state, job, event, now)
         case e.ShapeChanged():
             _shape_changed(job, event)
-        case e.CheckpointCommitted(_, step, lineage, url):
-            job.checkpoint, job.written = Checkpoint(step, lineage, url), {}
-            job.checkpoint_error = ""
+        case e.CheckpointCommitted():
+            _checkpoint_committed(job, event, now)
+        case e.PartGivenUp(_, worker, step):
+            job.parts.drop(worker, step)
         case e.BackupsPlaced() | e.CopiesReleased():
             job.backups.heed(event)
         case e.JobEnded():
@@ -174,7 +177,7 @@ def _life_ended(job: Job) -> None:
 
 def _job_ended(job: Job, event: e.JobEnded, now: float) -> None:
     job.phase, job.exit_code, job.end_reason, job.ended_at = JobPhase.ENDED, event.exit_code, event.reason, now
-    job.seats, job.members, job.transition = {}, (), None
+    job.seats, job.members, job.transition, job.parts = {}, (), None, Parts()
     job.inquiry, job.sentence, job.suspension = None, None, None
     _up_again(job, now)
 
@@ -184,7 +187,7 @@ def _shape_changed(job: Job, event: e.ShapeChanged) -> None:
     job.other_paces[said(job.spec.replica)] = job.paces
     job.spec, job.seats_reason = in_shape(job.spec, event.axes), event.reason
     job.starts_before += max(job.incarnations.values(), default=0) + 1
-    job.barred, job.marks, job.written, job.measured = {}, {}, {}, {}
+    job.barred, job.marks, job.parts, job.measured = {}, {}, Parts(), {}
     job.paces = job.other_paces.pop(said(event.axes), {})
     job.backups.change_shape(said(event.axes))
 
@@ -223,6 +226,13 @@ def _measured(state: ClusterState, job: Job, seconds: float) -> None:
         measured = restored(job.measured)
         measured.add(len(job.members), seconds * state.slowest(w.node for w in job.living_members()))
         job.measured = measured.plain()
+
+
+def _checkpoint_committed(job: Job, event: e.CheckpointCommitted, now: float) -> None:
+    size = math.prod(job.spec.replica.values())
+    job.checkpoint, job.checkpoint_error = Checkpoint(event.step, event.lineage, event.url, now), ""
+    publishers = [name for name in event.writers if WorkerName.parse(name).seat % size == 0]
+    job.parts.committed(job.checkpoint.mark, publishers)
 
 
 def forget_pace(job: Job) -> None:

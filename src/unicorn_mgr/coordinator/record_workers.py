@@ -19,6 +19,7 @@ from unicorn_mgr.coordinator.transfers import heed_written
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.messages import (
     CheckpointFailed,
+    CheckpointHanded,
     CheckpointPublished,
     CheckpointWritten,
     ChecksumsDiffer,
@@ -93,6 +94,7 @@ def excuse(job: Job, worker: Worker) -> None:
 def vanished(state: ClusterState, worker: Worker, now: float) -> None:
     """Its agent does not know it: the order never came, or it ended with all that was known of it."""
     worker.fresh_start = worker.fresh_start or worker.phase is WorkerPhase.ORDERED
+    state.jobs[worker.job].parts.of.pop(worker.name, None)
     _exited(state, worker, Exited(worker.name, -9, witness="its agent does not know it"), now)
 
 
@@ -181,6 +183,7 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
                 job.sentence = None
         case e.WorkerDismissed(name):
             del job.workers[name]
+            job.parts.of.pop(name, None)
             _off_slot(state, worker)
         case e.WorkerOverstayed():
             worker.overstayed = True
@@ -251,8 +254,9 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
         case ChecksumsDiffer(_, step, minority):
             job.checksums_differ = (step, minority)
             job.backups.disown(minority)
-        case CheckpointWritten() | CheckpointFailed() | CheckpointPublished():
-            _checkpoint(state, job, worker, fact)
+        case CheckpointHanded() | CheckpointWritten() | CheckpointFailed() | CheckpointPublished():
+            if not job.over:
+                _checkpoint(state, job, worker, fact, now)
         case SnapshotsStopped():
             pass  # its user is told of it by the journal
         case _:
@@ -266,28 +270,23 @@ def _trains(job: Job) -> None:
     job.trains = True
 
 
-def _checkpoint(
-    state: ClusterState, job: Job, worker: Worker, fact: CheckpointWritten | CheckpointFailed | CheckpointPublished
-) -> None:
+_OfCheckpoint = CheckpointHanded | CheckpointWritten | CheckpointFailed | CheckpointPublished
+
+
+def _checkpoint(state: ClusterState, job: Job, worker: Worker, fact: _OfCheckpoint, now: float) -> None:
+    if isinstance(fact, CheckpointWritten):
+        heed_written(state, fact)
     match fact:
-        case CheckpointWritten():
-            heed_written(state, fact)
-            _part_written(job, worker, fact)
-        case CheckpointFailed(_, error, _):
-            job.checkpoint_error = error
+        case CheckpointHanded() | CheckpointWritten():
+            job.parts.heed(worker.name, fact, job.checkpoint, now)
+        case CheckpointFailed(step, error, superseded):
+            if worker.alive or not superseded:
+                job.checkpoint_error = error
+            if superseded:
+                job.parts.drop(worker.name, step)
         case CheckpointPublished(step, _):
             job.published_step = max(job.published_step, step)
-
-
-def _part_written(job: Job, worker: Worker, part: CheckpointWritten) -> None:
-    """Parts make a checkpoint only if they are of the same step and lineage: the newest that is heard of."""
-
-    def age(of: CheckpointWritten) -> tuple[tuple[int, int, int], int]:
-        return of.lineage.order, of.step
-
-    if all(age(other) <= age(part) for other in job.written.values()):
-        alike = {name: other for name, other in job.written.items() if age(other) == age(part)}
-        job.written = {**alike, worker.name: part}
+            job.parts.drop(worker.name, step)
 
 
 def _exited(state: ClusterState, worker: Worker, exited: Exited, now: float) -> None:

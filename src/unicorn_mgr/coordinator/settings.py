@@ -67,6 +67,8 @@ class Settings(BaseModel):
     """Workers that die on a micro-batch before it is not dealt again."""
     give_up_seconds: Seconds = 120.0
     """Survivors of a job that is given up may save their state for this long."""
+    store_seconds: Seconds = 600.0
+    """What a worker has left of a checkpoint holds up the end of its job, and the drain of its node, for this long."""
     suspend_seconds: Seconds = 300.0
     """A job that is to wait has so long to store its state; then it keeps its slots until it has stored one."""
     flap_losses: Annotated[int, Field(ge=1, le=LOSSES_KEPT)] = 3

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unicorn_mgr.coordinator.backups import Backups
+from unicorn_mgr.coordinator.checkpoints import Checkpoint, Parts
 from unicorn_mgr.coordinator.counters import Counters
 from unicorn_mgr.effects.coordinator import PlanReady
-from unicorn_mgr.messages import CheckpointWritten, Exited, Mistake, Raised, Ready, Resumed, Sample, StateSource
-from unicorn_mgr.model import Epoch, JobSpec, Lineage, Slot, WorkerName
+from unicorn_mgr.messages import Exited, Mistake, Raised, Ready, Resumed, Sample, StateSource
+from unicorn_mgr.model import Epoch, JobSpec, Slot, WorkerName
 
 
 class NodePhase(enum.StrEnum):
@@ -194,15 +195,6 @@ class Sentence:
 
 
 @dataclass(slots=True)
-class Checkpoint:
-    """A complete checkpoint."""
-
-    step: int
-    lineage: Lineage
-    url: str
-
-
-@dataclass(slots=True)
 class Suspension:
     """A job is on its way out of all its slots."""
 
@@ -306,8 +298,7 @@ class Job:
     """Seconds that its newest changes have cost, by the kind of the move."""
     copy_bytes: int = 0
     """Of one copy of its state, as the workers of a replica have told last; 0: they have not."""
-    written: dict[str, CheckpointWritten] = field(default_factory=dict)
-    """By writer: parts of the newest checkpoint that is not complete yet."""
+    parts: Parts = field(default_factory=Parts)
     checkpoint: Checkpoint | None = None
     published_step: int = -1
     checkpoint_error: str = ""

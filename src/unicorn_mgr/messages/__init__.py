@@ -79,6 +79,7 @@ from unicorn_mgr.messages.client import (
 )
 from unicorn_mgr.messages.common import (
     CheckpointFailed,
+    CheckpointHanded,
     CheckpointPublished,
     CheckpointWritten,
     ChecksumsDiffer,
@@ -132,6 +133,7 @@ __all__ = [
     "CancelJob",
     "CheckpointComplete",
     "CheckpointFailed",
+    "CheckpointHanded",
     "CheckpointPublished",
     "CheckpointWritten",
     "ChecksumsDiffer",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from unicorn_mgr.messages.common import (
+    CheckpointFailed,
+    CheckpointHanded,
+    CheckpointPublished,
     CheckpointWritten,
     FreshStart,
     Leaving,
@@ -53,6 +56,9 @@ class WorkerTruth:
     unreachable: Unreachable | None = None
     written: CheckpointWritten | None = None
     suspended: Suspended | None = None
+    handed: CheckpointHanded | None = None
+    checkpoint_published: CheckpointPublished | None = None
+    checkpoint_failed: CheckpointFailed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,15 @@ class CheckpointWritten:
     size_bytes: int = 0
     blocked_seconds: float = 0.0
     write_seconds: float = 0.0
+    handed: bool = False
+    """By a process that outlives the worker: it counts though the worker may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHanded:
+    step: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

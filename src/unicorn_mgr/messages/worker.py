@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from unicorn_mgr.messages.common import (
     CheckpointFailed,
+    CheckpointHanded,
     CheckpointPublished,
     CheckpointWritten,
     ChecksumsDiffer,
@@ -43,6 +44,7 @@ LastingFact = (
     | Raised
     | Mistake
     | FreshStart
+    | CheckpointHanded
     | CheckpointWritten
     | CheckpointFailed
     | CheckpointPublished

@@ -17,7 +17,7 @@ class Slot(_message.Message):
     def __init__(self, index: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
 
 class WorkerTruth(_message.Message):
-    __slots__ = ("worker", "pid", "attached", "ready", "epoch", "published", "resumed", "loop_ended", "exited", "leaving", "mistake", "fresh_start", "slot", "dying", "symptom", "unreachable", "written", "suspended")
+    __slots__ = ("worker", "pid", "attached", "ready", "epoch", "published", "resumed", "loop_ended", "exited", "leaving", "mistake", "fresh_start", "slot", "dying", "symptom", "unreachable", "written", "suspended", "handed", "checkpoint_published", "checkpoint_failed")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,9 @@ class WorkerTruth(_message.Message):
     UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
+    HANDED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FAILED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     pid: int
     attached: bool
@@ -54,7 +57,10 @@ class WorkerTruth(_message.Message):
     unreachable: _common_pb2.Unreachable
     written: _common_pb2.CheckpointWritten
     suspended: _common_pb2.Suspended
-    def __init__(self, worker: _Optional[str] = ..., pid: _Optional[int] = ..., attached: bool = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., slot: _Optional[int] = ..., dying: bool = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ...) -> None: ...
+    handed: _common_pb2.CheckpointHanded
+    checkpoint_published: _common_pb2.CheckpointPublished
+    checkpoint_failed: _common_pb2.CheckpointFailed
+    def __init__(self, worker: _Optional[str] = ..., pid: _Optional[int] = ..., attached: bool = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., slot: _Optional[int] = ..., dying: bool = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., handed: _Optional[_Union[_common_pb2.CheckpointHanded, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "node", "incarnation", "cluster", "term", "slots", "address", "workers", "version", "drills", "domain", "copies_port", "copies")
@@ -153,7 +159,7 @@ class WorkerQuiet(_message.Message):
     def __init__(self, sample: _Optional[_Union[_common_pb2.Sample, _Mapping]] = ..., limit_seconds: _Optional[float] = ...) -> None: ...
 
 class WorkerFact(_message.Message):
-    __slots__ = ("worker", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended", "snapshots_stopped")
+    __slots__ = ("worker", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended", "snapshots_stopped", "checkpoint_handed")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +177,7 @@ class WorkerFact(_message.Message):
     CHECKSUMS_DIFFER_FIELD_NUMBER: _ClassVar[int]
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_HANDED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     ready: _common_pb2.Ready
     published: _common_pb2.Published
@@ -188,7 +195,8 @@ class WorkerFact(_message.Message):
     checksums_differ: _common_pb2.ChecksumsDiffer
     suspended: _common_pb2.Suspended
     snapshots_stopped: _common_pb2.SnapshotsStopped
-    def __init__(self, worker: _Optional[str] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., snapshots_stopped: _Optional[_Union[_common_pb2.SnapshotsStopped, _Mapping]] = ...) -> None: ...
+    checkpoint_handed: _common_pb2.CheckpointHanded
+    def __init__(self, worker: _Optional[str] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., snapshots_stopped: _Optional[_Union[_common_pb2.SnapshotsStopped, _Mapping]] = ..., checkpoint_handed: _Optional[_Union[_common_pb2.CheckpointHanded, _Mapping]] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("request", "samples")

@@ -188,20 +188,32 @@ class Lineage(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ...) -> None: ...
 
 class CheckpointWritten(_message.Message):
-    __slots__ = ("step", "lineage", "url", "size_bytes", "blocked_seconds", "write_seconds")
+    __slots__ = ("step", "lineage", "url", "size_bytes", "blocked_seconds", "write_seconds", "handed")
     STEP_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WRITE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HANDED_FIELD_NUMBER: _ClassVar[int]
     step: int
     lineage: Lineage
     url: str
     size_bytes: int
     blocked_seconds: float
     write_seconds: float
-    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., url: _Optional[str] = ..., size_bytes: _Optional[int] = ..., blocked_seconds: _Optional[float] = ..., write_seconds: _Optional[float] = ...) -> None: ...
+    handed: bool
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., url: _Optional[str] = ..., size_bytes: _Optional[int] = ..., blocked_seconds: _Optional[float] = ..., write_seconds: _Optional[float] = ..., handed: bool = ...) -> None: ...
+
+class CheckpointHanded(_message.Message):
+    __slots__ = ("step", "lineage", "url")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    lineage: Lineage
+    url: str
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., url: _Optional[str] = ...) -> None: ...
 
 class SnapshotsStopped(_message.Message):
     __slots__ = ("step", "reason")

@@ -20,7 +20,7 @@ class Attach(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., worker: _Optional[str] = ..., token: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("attach", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended", "snapshots_stopped", "snapshot_taken", "snapshot_wanted")
+    __slots__ = ("attach", "ready", "published", "unreachable", "symptom", "resumed", "loop_ended", "leaving", "raised", "mistake", "fresh_start", "checkpoint_written", "checkpoint_failed", "checkpoint_published", "checksums_differ", "suspended", "snapshots_stopped", "snapshot_taken", "snapshot_wanted", "checkpoint_handed")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class WorkerMessage(_message.Message):
     SNAPSHOTS_STOPPED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_WANTED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_HANDED_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     ready: _common_pb2.Ready
     published: _common_pb2.Published
@@ -59,7 +60,8 @@ class WorkerMessage(_message.Message):
     snapshots_stopped: _common_pb2.SnapshotsStopped
     snapshot_taken: SnapshotTaken
     snapshot_wanted: SnapshotWanted
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., snapshots_stopped: _Optional[_Union[_common_pb2.SnapshotsStopped, _Mapping]] = ..., snapshot_taken: _Optional[_Union[SnapshotTaken, _Mapping]] = ..., snapshot_wanted: _Optional[_Union[SnapshotWanted, _Mapping]] = ...) -> None: ...
+    checkpoint_handed: _common_pb2.CheckpointHanded
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., ready: _Optional[_Union[_common_pb2.Ready, _Mapping]] = ..., published: _Optional[_Union[_common_pb2.Published, _Mapping]] = ..., unreachable: _Optional[_Union[_common_pb2.Unreachable, _Mapping]] = ..., symptom: _Optional[_Union[_common_pb2.Symptom, _Mapping]] = ..., resumed: _Optional[_Union[_common_pb2.Resumed, _Mapping]] = ..., loop_ended: _Optional[_Union[_common_pb2.LoopEnded, _Mapping]] = ..., leaving: _Optional[_Union[_common_pb2.Leaving, _Mapping]] = ..., raised: _Optional[_Union[_common_pb2.Raised, _Mapping]] = ..., mistake: _Optional[_Union[_common_pb2.Mistake, _Mapping]] = ..., fresh_start: _Optional[_Union[_common_pb2.FreshStart, _Mapping]] = ..., checkpoint_written: _Optional[_Union[_common_pb2.CheckpointWritten, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[_common_pb2.CheckpointFailed, _Mapping]] = ..., checkpoint_published: _Optional[_Union[_common_pb2.CheckpointPublished, _Mapping]] = ..., checksums_differ: _Optional[_Union[_common_pb2.ChecksumsDiffer, _Mapping]] = ..., suspended: _Optional[_Union[_common_pb2.Suspended, _Mapping]] = ..., snapshots_stopped: _Optional[_Union[_common_pb2.SnapshotsStopped, _Mapping]] = ..., snapshot_taken: _Optional[_Union[SnapshotTaken, _Mapping]] = ..., snapshot_wanted: _Optional[_Union[SnapshotWanted, _Mapping]] = ..., checkpoint_handed: _Optional[_Union[_common_pb2.CheckpointHanded, _Mapping]] = ...) -> None: ...
 
 class SnapshotTaken(_message.Message):
     __slots__ = ("mark", "base")

@@ -29,7 +29,7 @@ from unicorn_mgr.worker.fingerprint import fingerprint, of_replica
 from unicorn_mgr.worker.link import Link
 from unicorn_mgr.worker.loop import LoopSettings
 from unicorn_mgr.worker.membership import Alone, Clustered, Membership
-from unicorn_mgr.worker.memory import Files, Memory, Nearest, WithMemory
+from unicorn_mgr.worker.memory import COPIES, Files, Memory, Nearest, WithMemory, inherited
 from unicorn_mgr.worker.pipeline import Pipeline, Stage
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.sharding import sum_gradients
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from unicorn_mgr.worker.checkpoint import Checkpointer
+    from unicorn_mgr.worker.handover import Handover
     from unicorn_mgr.worker.mesh import Inside
 
 SOCKET = "UNICORN_AGENT"
@@ -257,12 +258,22 @@ class Job:
                 alone=self._link is None,
                 wake=self._membership.wake,
                 siblings=self._siblings(),
+                handover=self._handover(),
             )
         except StorageError as wrong:
             raise SettingError(f"train: checkpoint: {url}: {wrong}") from None
         if self._link is not None:
             self._link.on_complete = found.completed
         return found
+
+    def _handover(self) -> Handover | None:
+        """Where parts of checkpoints may be left for another process to store."""
+        if self._link is None:
+            return None
+        from unicorn_mgr.worker.handover import Handover  # noqa: PLC0415 - as of the checkpointer
+
+        copies = COPIES if self._welcome.snapshot_budget > 0 else 0
+        return Handover.inherited(inherited(), self._welcome.snapshot_bytes, copies)
 
     def __enter__(self) -> Self:
         return self
@@ -346,8 +357,10 @@ class _ToStorage:
 
     def rescue(self, engine: Engine) -> None:
         """Store what is applied, unless it is stored already."""
+        engine.ring.write(Phase.ENDED)  # storing takes as long as it takes
         if self._checkpointer.wait_until_idle() and not self._checkpointer.is_stored(engine.applied):
             self._take(engine)
+            engine.ring.write(Phase.ENDED)
             self._checkpointer.committed(engine.applied)
             self._checkpointer.wait_until_idle()
 

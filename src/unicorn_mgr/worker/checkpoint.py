@@ -1,40 +1,41 @@
 """Checkpoints to storage, written beside training.
 
 At the head of the loop the writers, the workers of the first replica, copy each its own part
-of the state to host memory: that is all the loop waits for.  A thread writes the copy.  When
-the step is committed, that is, when a collective of a later step has completed, the
+of the state to host memory: that is all the loop waits for.  The copy is left where it
+outlives the worker, and another process of the node writes it (`handover`, `porter`); where there
+is none, as without an agent, or no room, a thread of this one does.  When the step is
+committed, that is, when a collective of a later step has completed, the
 coordinator is told that the part is written; when the coordinator has noted all parts as
-complete, the first of the writers publishes the manifest.  Writing takes no collective: if a
-writer dies, its replica goes with it and the next first one takes the next step at once.
+complete, whoever carries the first of them publishes the manifest.  Writing takes no collective: if a
+writer dies before it has handed its part over, its replica goes with it and the next first one
+takes the next step at once.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from unicorn_mgr.messages import (
-    CheckpointComplete,
-    CheckpointFailed,
-    CheckpointPublished,
-    CheckpointWritten,
-    Fact,
-)
-from unicorn_mgr.model import INITIAL, Epoch, Lineage
-from unicorn_mgr.worker.attempts import FAILURES, Superseded, attempts, one_line
+from unicorn_mgr.messages import CheckpointComplete, CheckpointFailed, CheckpointWritten, Fact
+from unicorn_mgr.model import INITIAL, PORTER_PLACES, Epoch, Lineage, Mark
+from unicorn_mgr.worker.attempts import FAILURES, Superseded, one_line
+from unicorn_mgr.worker.carrier import Carrier, Waybill
 from unicorn_mgr.worker.drills import Drills
-from unicorn_mgr.worker.folder import write_folder
+from unicorn_mgr.worker.handover import STORED, SUPERSEDED, Handover
 from unicorn_mgr.worker.replica import Replica
 from unicorn_mgr.worker.restoring import Restorer
 from unicorn_mgr.worker.siblings import Siblings, Single
+from unicorn_mgr.worker.snapshot import Draft
 from unicorn_mgr.worker.state import Packed, Progress
-from unicorn_mgr.worker.storage import Manifest, Storage, part_name
+from unicorn_mgr.worker.storage import Manifest, Storage
 
 FINAL_SECONDS_MAX = 600.0
 """The end of a job waits for its last checkpoint for this long."""
@@ -62,6 +63,8 @@ class _Copy:
     generation: int
     packed: Packed
     blocked_seconds: float
+    handed: bool = False
+    """It is where it outlives this worker."""
     overtaken: bool = False
     """A newer lineage has completed a checkpoint: this one will never be published."""
     committed: threading.Event = field(default_factory=threading.Event)
@@ -85,7 +88,11 @@ class Checkpointer:
         alone: bool,
         wake: Callable[[], None] = lambda: None,
         siblings: Siblings | None = None,
+        handover: Handover | None = None,
     ) -> None:
+        self._handover = handover
+        self._refused = ""
+        """Why the newest one could not be handed over."""
         self._siblings = siblings or Single()
         self._place = self._siblings.place
         self._settings = settings
@@ -144,8 +151,9 @@ class Checkpointer:
         """Copy the state and hand it to the writing thread, which must be idle."""
         assert self._under_way is None, "a checkpoint is under way"
         began = time.monotonic()
-        copied = self._copy(packed)
-        copy = _Copy(applied, epoch, generation, copied, time.monotonic() - began)
+        left = self._leave(packed, Mark(applied, Lineage(generation, epoch)))
+        copied = left if left is not None else self._copy(packed)
+        copy = _Copy(applied, epoch, generation, copied, time.monotonic() - began, handed=left is not None)
         self._drills.reach("snapshot", applied)
         self._newest_taken = applied
         if self._thread is None:
@@ -160,6 +168,8 @@ class Checkpointer:
         copy = self._under_way
         if copy is not None and copy.step <= step:
             copy.committed.set()
+            if copy.handed and self._handover is not None:
+                self._handover.commit()
 
     def completed(self, word: CheckpointComplete) -> None:
         """The coordinator has noted a checkpoint as complete; heard by every member."""
@@ -177,6 +187,17 @@ class Checkpointer:
         """Until nothing is under way; False if that takes too long."""
         copy = self._under_way
         return copy is None or copy.done.wait(FINAL_SECONDS_MAX)
+
+    def _leave(self, packed: Packed, mark: Mark) -> Packed | None:
+        """Into memory that outlives this worker; None, and why, if there is none for it."""
+        if self._handover is None:
+            return None
+        of = {"job": self._settings.job_id, "position": self._place.position, "axes": dict(self._place.axes)}
+        left, why = self._handover.take(Draft(mark, of, packed))
+        if why and why != self._refused:
+            sys.stderr.write(f"unicorn: checkpoints are stored by this worker itself: {why}\n")
+        self._refused = why
+        return left
 
     def _copy(self, packed: Packed) -> Packed:
         """Into host memory that is used again and again: fresh pages would cost a third of the time."""
@@ -209,73 +230,51 @@ class Checkpointer:
             self._wake()
 
     def _bring(self, copy: _Copy) -> None:
-        bare = Manifest(copy.step, copy.lineage, self._settings.job_id, self._fingerprint, {}, dict(self._place.axes))
+        if copy.handed and self._is_carried(copy):
+            return
+        carrier = self._carrier(copy)
         began = time.monotonic()
-
-        def failed(why: str) -> None:
-            sys.stderr.write(f"unicorn: checkpoint of step {copy.step} in {self._storage.url}: {why}; trying again\n")
-            self._tell(CheckpointFailed(copy.step, why))
-
-        for attempt in attempts(failed):
-            with attempt:
-                manifest = self._write(copy.packed, bare)
-        size = sum(int(f["bytes"]) for f in manifest.files.values())
-        self._drills.reach("checkpoint", copy.step)
+        size = carrier.write(copy.packed)
         copy.committed.wait()
         seconds = time.monotonic() - began
         self._tell(CheckpointWritten(copy.step, copy.lineage, self._storage.url, size, copy.blocked_seconds, seconds))
         if not self._alone:
             copy.complete.wait()
-        if copy.overtaken:
-            self._discard(manifest)
-            raise Superseded(f"lineage {copy.lineage} is not the newest any more")
-        if self._place.position == 0:
-            self._drills.reach("publish_checkpoint", copy.step)
-            for attempt in attempts(failed):
-                with attempt:
-                    self._publish(manifest)
-            self._prune(manifest)
+        carrier.publish()
+        self._is_stored_now(copy)
+
+    def _carrier(self, copy: _Copy) -> Carrier:
+        axes, job_id = dict(self._place.axes), self._settings.job_id
+        bare = Manifest(copy.step, copy.lineage, job_id, self._fingerprint, {}, axes)
+        bill = Waybill(bare, self._place.position, self._settings.keep)
+        return Carrier(self._storage, bill, self._tell, self._drills, lambda: copy.overtaken)
+
+    def _is_carried(self, copy: _Copy) -> bool:
+        """Another process brings it; False if that can't."""
+        assert self._handover is not None, "handed over by it"
+        ended = self._handover.hand(self._order(copy))
+        if ended == STORED:
+            self._is_stored_now(copy)
+        elif ended != SUPERSEDED:  # which has been told
+            sys.stderr.write(f"unicorn: the checkpoint of step {copy.step} is stored by this worker itself: {ended}\n")
+        return ended in (STORED, SUPERSEDED)
+
+    def _order(self, copy: _Copy) -> dict[str, Any]:
+        """All that a porter needs to know; who is not told so can't do it after this worker has died."""
+        return {
+            "step": copy.step,
+            "url": self._storage.absolute,
+            "keep": self._settings.keep,
+            "fingerprint": self._fingerprint,
+            "blocked": copy.blocked_seconds,
+            "environment": dict(os.environ),
+            "folder": str(Path.cwd()),
+            "drills": [asdict(drill) for drill in self._drills.pass_on(PORTER_PLACES, copy.step)],
+        }
+
+    def _is_stored_now(self, copy: _Copy) -> None:
         self._newest_complete = max(self._newest_complete, copy.step)
         self._published = copy.step
-        if self._place.position == 0:
-            self._tell(CheckpointPublished(copy.step, self._storage.url))
-
-    def _folder(self, manifest: Manifest) -> str:
-        """Where this worker's files go."""
-        return f"{manifest.name}/{part_name(self._place.position)}" if manifest.axes else manifest.name
-
-    def _write(self, packed: Packed, manifest: Manifest) -> Manifest:
-        """Returns the manifest with what this worker has written."""
-        name = self._folder(manifest)
-        try:
-            with self._storage.staging(name) as folder:
-                write_folder(folder, packed)
-                manifest = replace(manifest, files=self._storage.upload(name, folder))
-            if manifest.axes:
-                self._storage.publish_part(manifest, self._place.position)
-        except FAILURES:
-            self._discard(manifest)
-            raise
-        return manifest
-
-    def _discard(self, manifest: Manifest) -> None:
-        """If it can't be: without a manifest it is no checkpoint, and a later one removes it."""
-        with contextlib.suppress(*FAILURES):
-            self._storage.discard(self._folder(manifest))
-
-    def _publish(self, manifest: Manifest) -> None:
-        for _, other in self._storage.manifests():
-            if isinstance(other, Manifest) and other.lineage.order > manifest.lineage.order:
-                self._discard(manifest)
-                raise Superseded(f"lineage {manifest.lineage} is older than {other.lineage} in {self._storage.url}")
-        self._storage.publish(self._storage.merged(manifest) if manifest.axes else manifest)
-
-    def _prune(self, manifest: Manifest) -> None:
-        """Old checkpoints go.  One that can't be removed is no reason to hold up a new one."""
-        try:
-            self._storage.prune(self._settings.keep, manifest.lineage)
-        except FAILURES as failed:
-            sys.stderr.write(f"unicorn: {self._storage.url}: old checkpoints stay: {one_line(failed)}\n")
 
     # -- restoring -----------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from unicorn_mgr.model import Drill
@@ -40,6 +40,12 @@ class Drills:
                 if drill.fault != "slow":  # which strikes in every step, and beside others
                     self.armed.remove(drill)
                 _strike(drill, place, step)
+
+    def pass_on(self, places: Collection[str], step: int) -> list[Drill]:
+        """Those that are due in `step` at places to which another process comes: they strike there, and not here."""
+        found = [d for d in self.armed if step >= d.step and d.phase in places]
+        self.armed[:] = [d for d in self.armed if d not in found or d.fault == "slow"]
+        return found
 
 
 def _strike(drill: Drill, place: str, step: int) -> None:

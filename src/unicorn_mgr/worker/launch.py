@@ -53,7 +53,7 @@ def preload(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def run(asked: dict[str, Any], ring: int, words: int, snapshots: dict[str, list[int]]) -> int:
+def run(asked: dict[str, Any], ring: int, words: int, snapshots: dict[str, Any]) -> int:
     """In the child: become what was asked for; returns the exit code."""
     _reset_signals()
     _redirect(asked["log"])
@@ -70,6 +70,17 @@ def run(asked: dict[str, Any], ring: int, words: int, snapshots: dict[str, list[
     _report_last_words(words)
     _reset_torch()
     return _run_to_end(asked["kind"], asked["target"], asked["first"])
+
+
+def be_porter(log: str, environment: dict[str, str], folder: str) -> None:
+    """In a child that is no worker, and does something for one: have its output, its environment and its folder."""
+    os.setsid()
+    _reset_signals()
+    _redirect(log)
+    os.environ.clear()
+    os.environ.update(environment)
+    _open_streams()
+    os.chdir(folder)
 
 
 # -- the process ----------------------------------------------------------------------------

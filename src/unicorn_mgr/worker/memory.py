@@ -67,8 +67,14 @@ class Files:
     @staticmethod
     def inherited() -> Files:
         """As the template has left them open."""
-        said = json.loads(os.environ.get(SNAPSHOTS, "{}"))
+        said = inherited()
         return Files(*(tuple(said.get(kind, ())) for kind in ("own", "found")))
+
+
+def inherited() -> dict[str, Any]:
+    """What the template has left open for this process."""
+    found: dict[str, Any] = json.loads(os.environ.get(SNAPSHOTS, "{}"))
+    return found
 
 
 class Pace:

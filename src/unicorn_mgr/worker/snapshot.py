@@ -17,7 +17,7 @@ import math
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,8 +80,8 @@ class Buffer:
             os.posix_fallocate(self.file, 0, size)
             self._memory = mmap.mmap(self.file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
-    def write(self, draft: Draft, halfway: Callable[[], None]) -> None:
-        """Copy the state over what was here: it is whole once it is sealed."""
+    def write(self, draft: Draft, halfway: Callable[[], None]) -> Packed:
+        """Copy the state over what was here: it is whole once it is sealed; returns the copy."""
         memory, packed = self._memory, draft.packed
         assert memory is not None, "there is no room yet"
         self.mark = None
@@ -94,12 +94,12 @@ class Buffer:
             if i == len(packed.tensors) // 2:
                 halfway()
             size = tensor.numel() * tensor.element_size()
-            if size:
-                place = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=at)
-                copies.append(place.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach()))
+            copies.append(_view(memory, at, tensor.dtype, tensor.shape).copy_(tensor.detach()))
             at += aligned(size)
-        self._written = draft, Packed(packed.skeleton, packed.names, tuple(copies))
+        written = Packed(packed.skeleton, packed.names, tuple(copies))
+        self._written = draft, written
         self.mark = draft.mark
+        return written
 
     def seal(self) -> None:
         """From now on it is whole."""
@@ -130,6 +130,21 @@ def outline(snapshot: Snapshot) -> Packed:
     return outlined(said["skeleton"], ((name, dtype, shape) for name, dtype, shape, _ in said["tensors"]))
 
 
+def mapped(snapshot: Snapshot) -> Packed:
+    """Its state, where it lies: for whoever knows that nobody writes there or gives it up.  Raises `Torn`."""
+    memory = mmap.mmap(snapshot.file, snapshot.end, mmap.MAP_SHARED)
+    names, tensors, at = [], [], snapshot.body_at
+    for name, dtype_name, shape, _ in snapshot.text["tensors"]:
+        dtype: torch.dtype = getattr(torch, dtype_name)
+        names.append(name)
+        tensors.append(_view(memory, at, dtype, shape))
+        at += aligned(math.prod(shape) * dtype.itemsize)
+    packed = Packed(snapshot.text["skeleton"], tuple(names), tuple(tensors))
+    if _of_body(packed) != snapshot.checksum:
+        raise Torn("its body is not as it was written")
+    return packed
+
+
 def load(snapshot: Snapshot, homes: Mapping[str, torch.Tensor]) -> Packed:
     """Its state, in these tensors where they fit.  Raises `Torn`; what is in them is torn, too, then."""
     landing = Landing(homes, None)
@@ -150,6 +165,13 @@ def load(snapshot: Snapshot, homes: Mapping[str, torch.Tensor]) -> Packed:
 
 def _of_body(packed: Packed) -> int:
     return checksum(tensor for tensor in packed.tensors if tensor.numel())
+
+
+def _view(memory: mmap.mmap, at: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=at).view(dtype).view(tuple(shape))
 
 
 def read_into(file: int, view: memoryview, at: int) -> None:

@@ -107,6 +107,11 @@ class Storage:
             raise StorageError(str(unknown)) from unknown
         self._local = isinstance(self._fs, LocalFileSystem)
 
+    @property
+    def absolute(self) -> str:
+        """The same place, whatever the working directory is."""
+        return self._root if self._local else self.url
+
     def manifests(self) -> Iterator[tuple[str, Manifest | StorageError]]:
         """(name, manifest) of everything published, newest lineage and step first; damaged ones as errors."""
         found: list[tuple[str, Manifest | StorageError]] = []

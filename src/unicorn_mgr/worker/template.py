@@ -28,12 +28,14 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from unicorn_mgr.ring import SIZE_BYTES, enter_death_watch, prepare_death_watch
 from unicorn_mgr.worker import launch
+from unicorn_mgr.worker.berths import Berths, Place
 
 PACKET_BYTES_MAX = 180_000
 IDLE_SECONDS_MAX = 60.0
@@ -49,6 +51,7 @@ PRELOADED = (
     "torch.distributed.checkpoint",
     "unicorn_mgr.worker.attach",
     "unicorn_mgr.worker.checkpoint",
+    "unicorn_mgr.worker.porter",
     "unicorn_mgr.worker.groups.gloo",
 )
 
@@ -97,6 +100,8 @@ class Template:
     """The server loop.  One thread."""
 
     path: Path
+    bare: bool = False
+    """Nothing is imported: it can store nothing for its workers."""
     shelves: list[_Shelf] = field(default_factory=list)
     kept: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     """Memory of an agent's own that must outlive it, by the agent's socket and a name."""
@@ -112,16 +117,18 @@ class Template:
         self._listener.listen(64)
         fresh.rename(self.path)
         self._poll = select.poll()
+        self._berths = Berths(self._poll, self._pass_on, self._leave_behind)
         self._poll.register(self._listener, select.POLLIN)
         idle_since = time.monotonic()
         while True:
             events = self._poll.poll(1000)
-            if self.agents or any(c.status is None for c in self.children.values()):
+            if self.agents or self._berths.busy or any(c.status is None for c in self.children.values()):
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > IDLE_SECONDS_MAX:
                 break
             for number, _ in events:
                 self._turn(number)
+            self._berths.tend()
         self.path.unlink(missing_ok=True)
 
     def _turn(self, number: int) -> None:
@@ -138,13 +145,14 @@ class Template:
             if child.pidfd == number:
                 self._reap(child)
                 return
+        self._berths.turn(number)
 
     def _hear(self, agent: socket.socket) -> None:
         try:
             packet, fds, _, _ = socket.recv_fds(agent, PACKET_BYTES_MAX, 4)
         except OSError:
             packet, fds = b"", []
-        asked = json.loads(packet) if packet else {"op": ""}
+        asked: dict[str, Any] = json.loads(packet) if packet else {"op": ""}
         for fd in fds if asked["op"] != "keep" else ():
             os.close(fd)
         if not packet:
@@ -163,6 +171,8 @@ class Template:
                 self._keep(asked, fds)
             case "drop":
                 self._keep(asked, [])
+            case "word":
+                self._berths.word(asked["worker"], asked["mark"])
 
     def _lose(self, agent: socket.socket) -> None:
         self._poll.unregister(agent)
@@ -175,6 +185,11 @@ class Template:
     def _say(self, agent: socket.socket, said: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
         with contextlib.suppress(OSError):  # the agent has died: the next one asks
             socket.send_fds(agent, [json.dumps(said).encode()], list(fds))
+
+    def _pass_on(self, worker: str, said: dict[str, Any]) -> None:
+        child = self.children.get(worker)
+        if child is not None and child.owner is not None:
+            self._say(child.owner, said)
 
     # -- workers -------------------------------------------------------------------------
 
@@ -190,7 +205,10 @@ class Template:
         ring = os.memfd_create(f"unicorn-ring-{name}".replace("/", "-"))
         os.ftruncate(ring, SIZE_BYTES)
         words = os.memfd_create(f"unicorn-words-{name}".replace("/", "-"))
-        snapshots = self._snapshots(asked)
+        snapshots, bell = self._snapshots(asked), None
+        if not self.bare:
+            berth, bell = self._berths.open(_place(asked), name, asked["log"])
+            snapshots |= {"part": berth.file, "bell": bell.fileno()}
         memory = mmap.mmap(ring, SIZE_BYTES)
         watched = asked["kind"] != "exec" and prepare_death_watch(memory)
         ready, tell = os.pipe()
@@ -200,12 +218,15 @@ class Template:
         os.close(tell)
         os.read(ready, 1)  # it holds the death watch now, or is dead: before that nobody may wait for it
         os.close(ready)
+        if bell is not None:
+            bell.close()
         child = _Child(name, pid, os.pidfd_open(pid), ring, words, asked["node"], asked["note"], agent)
         self.children[name] = child
         self._poll.register(child.pidfd, select.POLLIN)
-        self._say(agent, {"op": "spawned", "worker": name, "pid": pid}, (ring, words, *snapshots["own"]))
+        files = (ring, words, *snapshots["own"], *([snapshots["part"]] if not self.bare else []))
+        self._say(agent, {"op": "spawned", "worker": name, "pid": pid}, files)
 
-    def _snapshots(self, asked: dict[str, Any]) -> dict[str, list[int]]:
+    def _snapshots(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What a new worker may write to, and all that it may read."""
         name, agent, job, slot = asked["worker"], asked["agent"], asked["job"], asked["slot"]
         shelf = next((s for s in self._shelves_of(agent, job) if s.slot == slot and not self._lives(s.worker)), None)
@@ -234,10 +255,13 @@ class Template:
 
     def _drop(self, shelf: _Shelf) -> int:
         self.shelves.remove(shelf)
+        self._berths.leave(Place(shelf.agent, shelf.job, shelf.slot))
         return shelf.close(empty=not self._lives(shelf.worker))
 
     def _give_back(self, agent: socket.socket, asked: dict[str, Any]) -> None:
         """What was left by workers of these jobs; in one slot, if one is named."""
+        if asked["slot"] is None:
+            self._berths.give_back(asked["agent"], asked["jobs"])
         for shelf in list(self.shelves):
             named = shelf.agent == asked["agent"] and shelf.job in asked["jobs"]
             if named and (asked["slot"] is None or (asked["slot"] == shelf.slot and not self._lives(shelf.worker))):
@@ -250,7 +274,7 @@ class Template:
         asked: dict[str, Any],
         ring: int,
         words: int,
-        snapshots: dict[str, list[int]],
+        snapshots: dict[str, Any],
         memory: mmap.mmap | None,
         ready: int,
         tell: int,
@@ -260,19 +284,7 @@ class Template:
         try:
             os.setsid()
             os.close(ready)
-            self._listener.close()
-            for agent in self.agents:
-                agent.close()
-            for child in self.children.values():
-                for number in (child.pidfd, child.ring, child.words):
-                    os.close(number)
-            kept = set(snapshots["found"])
-            for shelf in self.shelves:
-                for number in set(shelf.files) - kept:
-                    os.close(number)
-            for files in self.kept.values():
-                for number in files:
-                    os.close(number)
+            self._leave_behind({*snapshots["found"], snapshots.get("part", -1)})
             if memory is not None:
                 enter_death_watch(memory)
             os.close(tell)
@@ -285,6 +297,17 @@ class Template:
                 sys.stderr.flush()
             os._exit(code)
 
+    def _leave_behind(self, kept: Collection[int]) -> None:
+        """In a child: let go of what is the template's."""
+        self._listener.close()
+        for agent in self.agents:
+            agent.close()
+        theirs = [n for child in self.children.values() for n in (child.pidfd, child.ring, child.words)]
+        theirs += [file for shelf in self.shelves for file in shelf.files]
+        theirs += [file for files in self.kept.values() for file in files]
+        for number in {*theirs, *self._berths.numbers()}.difference(kept):
+            os.close(number)
+
     def _reap(self, child: _Child) -> None:
         """Note how it ended.  The zombie stays, so that its pid is nobody else's, until it is forgotten."""
         ended = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -292,6 +315,7 @@ class Template:
             return
         child.status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         self._poll.unregister(child.pidfd)
+        self._berths.ended(child.worker)
         if child.status == 0:  # it has left or ended: nobody goes on from its state
             for shelf in [shelf for shelf in self.shelves if shelf.worker == child.worker]:
                 self._drop(shelf)
@@ -304,7 +328,8 @@ class Template:
         for (whose, name), kept in self.kept.items():
             if whose == asked["agent"]:
                 self._say(agent, {"op": "kept", "name": name}, tuple(kept))
-        jobs = sorted({shelf.job for shelf in self.shelves if shelf.agent == asked["agent"]})
+        shelved = {shelf.job for shelf in self.shelves if shelf.agent == asked["agent"]}
+        jobs = sorted(shelved | self._berths.jobs(asked["agent"]))
         for child in mine:
             child.owner = agent
             said = {
@@ -313,8 +338,10 @@ class Template:
                 "pid": child.pid,
                 "status": child.status,
                 "note": child.note,
+                "told": self._berths.told(child.worker),
             }
             files = [file for shelf in self.shelves if shelf.worker == child.worker for file in shelf.files]
+            files += self._berths.files(child.worker) if files else []
             self._say(agent, said, (child.ring, child.words, *files))
         self._say(agent, {"op": "ready", "pid": os.getpid(), "workers": len(mine), "jobs": jobs})
 
@@ -322,10 +349,15 @@ class Template:
         child = self.children.get(worker)
         if child is None or child.status is None:
             return
+        self._berths.forget(worker)
         os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
         for number in (child.pidfd, child.ring, child.words):
             os.close(number)
         del self.children[worker]
+
+
+def _place(asked: dict[str, Any]) -> Place:
+    return Place(asked["agent"], asked["job"], asked["slot"])
 
 
 def main() -> None:
@@ -335,7 +367,7 @@ def main() -> None:
     if not bare:
         launch.preload(PRELOADED)
         gc.freeze()  # children never walk what was imported here
-    Template(path).serve()
+    Template(path, bare).serve()
 
 
 if __name__ == "__main__":

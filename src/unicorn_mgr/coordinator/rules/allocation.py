@@ -185,6 +185,8 @@ def _done_with(c: Context, job: Job, worker: Worker) -> bool:
         return job.over and node.phase in (NodePhase.LOST, NodePhase.ISOLATED)
     if job.over:
         return True
+    if worker.name in job.parts.of:  # whoever stores what it has left speaks in its name
+        return False
     if worker.name in job.members or (worker.ended_well and not worker.retiring):
         return False
     told = worker.accounted or worker.condemned or worker.fresh_start or not worker.incident

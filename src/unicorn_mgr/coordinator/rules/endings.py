@@ -221,6 +221,8 @@ def ended(c: Context, job: Job) -> Iterator[Decision]:
     """No process is left."""
     if job.over or job.alive() or not all(_accounted_for(c, w) for w in job.workers.values()):
         return
+    if any(part.handed for part in job.parts.of.values()):
+        return  # they are stored, or given up
     if job.give_up is not None:
         yield JobEnded(job.name, job.give_up[0], job.give_up[1])
     elif job.cancelled:

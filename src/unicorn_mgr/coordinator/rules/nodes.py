@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from unicorn_mgr.coordinator import triage
-from unicorn_mgr.coordinator.rules import Context
+from unicorn_mgr.coordinator.rules import Context, checkpoints
 from unicorn_mgr.coordinator.rules.incidents import explained, felt, incident_id, unexplained
 from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, NodePhase, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
@@ -175,9 +175,9 @@ def quarantine_deadlines(c: Context) -> Iterator[float]:
 
 
 def drained(c: Context) -> Iterator[Decision]:
-    """A draining node whose last process has ended is safe to power off."""
+    """A draining node whose last process has ended, and stored what it has left, is safe to power off."""
     for node in _sorted(n for n in c.state.nodes.values() if n.phase is NodePhase.DRAINING):
-        if not c.state.on_node(node.name):
+        if not c.state.on_node(node.name) and not checkpoints.are_on(c, node.name):
             yield NodeEmptied(node.name)
             return
 

@@ -58,10 +58,12 @@ def broken(c: Context, job: Job) -> Iterator[Decision]:
 
 def _stranded(job: Job, worker: Worker) -> Iterator[Decision]:
     """After the loop each goes on for itself, but not one that waits for a checkpoint which can't be complete."""
-    if worker.name not in job.written:
+    own = job.parts.of.get(worker.name)
+    if own is None:
         return
+    left = {name for name, part in job.parts.of.items() if part.handed and part.mark == own.mark}
     beside = [w for w in job.workers.values() if w.seat in seats_beside(job, worker.seat) and w.start == worker.start]
-    for gone in (w for w in beside if not (w.alive or w.ended_well)):
+    for gone in (w for w in beside if not (w.alive or w.ended_well or w.name in left)):
         why = f"the last checkpoint can't be complete without {gone.name}: {gone.gone_reason}"
         yield WorkerCondemned(worker.name, why)
         return

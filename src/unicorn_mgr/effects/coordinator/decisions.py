@@ -338,6 +338,16 @@ class CheckpointCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class PartGivenUp:
+    """What a worker has left of a checkpoint is not waited for any longer, and may be lost."""
+
+    job: str
+    worker: str
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class BackupsPlaced:
     """Which workers have their snapshots copied, and which nodes keep the copies."""
 
@@ -410,6 +420,7 @@ Decision = (
     | JobSuspended
     | ShapeChanged
     | CheckpointCommitted
+    | PartGivenUp
     | BackupsPlaced
     | CopiesReleased
     | JobEnded

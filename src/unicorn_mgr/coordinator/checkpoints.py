@@ -1,0 +1,79 @@
+"""Checkpoints of a job: the newest complete one, and parts that are on their way to storage.
+
+in memory (handed over) --> stored --> complete, with all parts of its step --> published
+     |                        |
+     +------------------------+--> overtaken by a newer checkpoint, damaged, or given up: not counted on any more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from unicorn_mgr.messages import CheckpointHanded, CheckpointWritten
+from unicorn_mgr.model import Lineage, Mark
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    step: int
+    lineage: Lineage
+    url: str
+    at: float = 0.0
+    """When it became complete."""
+
+    @property
+    def mark(self) -> Mark:
+        """Which state it is."""
+        return Mark(self.step, self.lineage)
+
+
+@dataclass(slots=True)
+class Part:
+    """What one worker has left of a checkpoint."""
+
+    mark: Mark
+    url: str
+    since: float
+    handed: bool = False
+    """A process that outlives the worker stores it, or has."""
+    stored: bool = False
+
+
+@dataclass(slots=True)
+class Parts:
+    """By worker: of checkpoints that are not published yet."""
+
+    of: dict[str, Part] = field(default_factory=dict)
+
+    def heed(
+        self, worker: str, fact: CheckpointHanded | CheckpointWritten, newest: Checkpoint | None, now: float
+    ) -> None:
+        """One has been left in memory, or is stored; what is told again of a complete checkpoint changes nothing."""
+        mark = Mark(fact.step, fact.lineage)
+        if newest is not None and mark.order <= newest.mark.order:
+            return
+        known = self.of.get(worker)
+        if known is None or known.mark.order < mark.order:
+            known = self.of[worker] = Part(mark, fact.url, now)
+        if known.mark == mark:
+            known.handed = known.handed or isinstance(fact, CheckpointHanded) or fact.handed
+            known.stored = known.stored or isinstance(fact, CheckpointWritten)
+
+    def drop(self, worker: str, step: int) -> None:
+        """It is published, or will never be."""
+        if worker in self.of and self.of[worker].mark.step == step:
+            del self.of[worker]
+
+    def committed(self, mark: Mark, publishers: Collection[str]) -> None:
+        """All parts of it are stored.  Who publishes it, and whose older part is obsolete, is still to say so."""
+        for worker, part in list(self.of.items()):
+            awaited = part.handed and (part.mark != mark or worker in publishers)
+            if part.mark.order <= mark.order and not awaited:
+                del self.of[worker]
+
+    def stored(self) -> list[Mark]:
+        """Of which there is something in storage, newest first."""
+        return sorted({p.mark for p in self.of.values() if p.stored}, key=lambda mark: mark.order, reverse=True)
