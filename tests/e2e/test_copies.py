@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.harness import Cluster, Undisturbed, check_exact, cluster
+from e2e.harness import SCRIPT, Cluster, Undisturbed, check_exact, cluster
 from e2e.test_lost_nodes import EVERY_STEP, SOON, STEPS, backed_up, finish, node_of
 
 from unicorn_mgr import messages
@@ -101,6 +102,35 @@ def test_the_agent_that_brings_a_snapshot_back_dies(own: Cluster, undisturbed: U
     own.power_off(home)
     restart(own, gate.wait())
     gate.open()
+    finish(job, undisturbed("--steps", str(STEPS)), 1, step, "peer")
+
+
+HELD = """
+import os, pathlib, runpy, sys, time
+gate = pathlib.Path(sys.argv[1])
+if not os.environ["UNICORN_WORKER"].endswith(".0"):
+    gate.with_suffix(".reached").touch()
+    while gate.exists():
+        time.sleep(0.005)
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A script that stands at a gate before it attaches, unless its worker is the first one."""
+
+
+def test_the_agent_of_a_worker_that_has_not_attached_yet_dies(own: Cluster, undisturbed: Undisturbed) -> None:
+    """The next agent, too, asks what there is elsewhere."""
+    gate = own.folder / "held"
+    gate.touch()
+    out = own.folder / "out"
+    command = [sys.executable, "-c", HELD, str(gate), str(SCRIPT), "--out", str(out), *TRAINING]
+    job = own.submit([], size=1, command=command, snapshot_budget=EVERY_STEP)
+    job.out = out
+    step = backed_up(job, 4)
+    own.power_off(node_of(job))
+    own.wait_for("the next one", lambda _: gate.with_suffix(".reached").exists())
+    restart(own, next(w.node for w in own.job(job.name).workers if w.worker.endswith(".1")))
+    gate.unlink()
     finish(job, undisturbed("--steps", str(STEPS)), 1, step, "peer")
 
 

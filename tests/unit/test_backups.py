@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,12 +31,13 @@ PATIENCE_SECONDS = 30.0
 class Agent:
     """One of several nodes."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, folder: Path) -> None:
         self.node = node
+        self.memory = folder / f"{node}.port"
         self.told: asyncio.Queue[AgentEvent] = asyncio.Queue()
         self.backups = Backups(node, None, 1 << 20, self.told.put_nowait)
         self.backups.welcomed(Welcome(copies_key=f"key of {node}", backup_bytes_per_second=1e9))
-        self.port = self.backups.open("127.0.0.1")
+        self.port = self.backups.open("127.0.0.1", self.memory)
 
     def holder(self, by: Agent) -> Holder:
         return Holder(self.node, "127.0.0.1", self.port, token(f"key of {self.node}", PART, by.node))
@@ -67,12 +70,13 @@ def agents(test: Callable[[Agent, Agent, Agent], Coroutine[Any, Any, None]]) -> 
 
     def run() -> None:
         async def run_within() -> None:
-            three = (Agent("a"), Agent("b"), Agent("c"))
-            try:
-                await test(*three)
-            finally:
-                for agent in three:
-                    agent.backups.close()
+            with tempfile.TemporaryDirectory() as folder:
+                three = tuple(Agent(node, Path(folder)) for node in "abc")
+                try:
+                    await test(*three)
+                finally:
+                    for agent in three:
+                        agent.backups.close()
 
         asyncio.run(run_within())
 
@@ -153,6 +157,35 @@ async def test_what_nobody_has_is_said_with_the_reason(a: Agent, b: Agent, c: Ag
     heard = await c.hears()
     assert isinstance(heard, Fetched)
     assert heard.failed == "b: it is not here any more"
+
+
+@agents
+async def test_the_next_agent_is_found_where_the_one_before_was(a: Agent, b: Agent, c: Agent) -> None:
+    """Unless somebody else is there, or what has been kept is of no use."""
+    a.backups.close()
+    again = Agent("a", a.memory.parent)
+    assert again.port == a.port
+    beside = Agent("a", a.memory.parent)
+    assert beside.port not in (0, a.port)
+    for nonsense in ("", "x", "-1", "70000"):
+        c.memory.write_text(nonsense)
+        other = Agent("c", c.memory.parent)
+        assert other.port not in (0, c.port)
+        other.backups.close()
+    again.has(7)
+    assert list(await b.backups.look(PART, [a.holder(b)])) == [mark(7)]
+    for agent in (again, beside):
+        agent.backups.close()
+
+
+@agents
+async def test_what_its_own_node_has_is_seen_before_the_coordinator_is_heard(a: Agent, b: Agent, c: Agent) -> None:
+    a.has(7)
+    a.send(7, b.holder(a))
+    await a.hears()
+    b.backups.welcomed(Welcome())
+    assert list(await b.backups.look(PART, [b.holder(b)])) == [mark(7)]
+    assert await c.backups.look(PART, [b.holder(c)]) == {}
 
 
 @agents

@@ -53,7 +53,8 @@ CHANGES: list[tuple[dict[str, int], dict[str, int]]] = [
 class Nodes:
     """Agents, each with what a worker of the other shape has left there, and what has moved between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.agents: dict[str, Backups] = {}
         self.ports: dict[str, int] = {}
         self.asked: list[PieceWanted] = []
@@ -66,7 +67,7 @@ class Nodes:
     def agent(self, node: str) -> Backups:
         if node not in self.agents:
             made = self.agents[node] = Backups(node, None, BYTES_MAX, lambda _: None)
-            self.ports[node] = made.open("127.0.0.1")
+            self.ports[node] = made.open("127.0.0.1", self.folder / f"{node}.port")
             made._pier.key = SECRET
         return self.agents[node]
 
@@ -94,8 +95,8 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
-    made = Nodes()
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path)
     yield made
     made.close()
 

@@ -68,6 +68,7 @@ class Backups:
     ) -> None:
         secure = partial(agent_context, tls) if tls is not None else None
         self.copies = Copies(bytes_max)
+        self._node = node
         self._ferry = Ferry(node, secure, gates)
         self._pier = Pier(self.copies, secure, gates)
         self._emit = emit
@@ -75,13 +76,22 @@ class Backups:
         self._fetching: dict[str, threading.Event] = {}
         self._closing = threading.Event()
 
-    def open(self, address: str) -> int:
-        """Let other agents land; returns the port, 0 if none can."""
+    def open(self, address: str, memory: Path) -> int:
+        """Let other agents land; returns the port, 0 if none can.
+
+        It is the one in `memory`, if that is free: who has been told of it finds this agent where one before it was.
+        """
+        before = _port_in(memory)
+        if before:
+            with contextlib.suppress(OSError):
+                return self._pier.open(address, before)
         try:
-            return self._pier.open(address)
+            port = self._pier.open(address)
+            memory.write_text(str(port))
         except OSError as failed:
             log.warning("no copies of snapshots are kept here for other nodes", address=address, why=str(failed))
             return 0
+        return port
 
     def close(self) -> None:
         """End what is under way."""
@@ -176,6 +186,8 @@ class Backups:
         return found
 
     def _look(self, part: StatePart, holder: Holder) -> Found:
+        if holder.node == self._node:  # before the coordinator has said by what others are let in
+            return {head.mark: Sight(head.mark, head.committed, head.body_at) for head in self.copies.look(part)}
         try:
             return {seen.mark: seen for seen in self._ferry.look(holder, part)}
         except (Denied, OSError, CredentialsError) as failed:
@@ -321,6 +333,14 @@ def _await_whole(files: Sequence[int], mark: Mark, stop: threading.Event) -> tup
         if stop.wait(POLL_SECONDS):
             break
     return None
+
+
+def _port_in(memory: Path) -> int:
+    try:
+        port = int(memory.read_text())
+    except (OSError, ValueError):  # there is none, or none that can be read: any will do
+        return 0
+    return port if 0 < port < 1 << 16 else 0
 
 
 def _is_whole(file: int, mark: Mark) -> bool:

@@ -224,18 +224,26 @@ class Pier:
         self._listener: socket.socket | None = None
         self._places = threading.Semaphore(VISITORS_MAX)
 
-    def open(self, address: str) -> int:
-        """Listen; returns the port."""
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-        self._listener = socket.socket(found[0], socket.SOCK_STREAM)
-        self._listener.bind(found[4])
-        self._listener.listen(VISITORS_MAX)
-        threading.Thread(target=self._listen, args=(self._listener,), name="unicorn-pier", daemon=True).start()
-        return int(self._listener.getsockname()[1])
+    def open(self, address: str, port: int = 0) -> int:
+        """Listen on this port, or any; returns which."""
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(found[0], socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(found[4])
+            listener.listen(VISITORS_MAX)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        threading.Thread(target=self._listen, args=(listener,), name="unicorn-pier", daemon=True).start()
+        return int(listener.getsockname()[1])
 
     def close(self) -> None:
         """Nobody lands any more."""
         if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # whoever waits in accept would hold the port
             self._listener.close()
 
     def _listen(self, listener: socket.socket) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -28,10 +29,14 @@ log = structlog.get_logger()
 class Hub:
     """The server of one agent's workers."""
 
-    def __init__(self, path: Path, host: Host, emit: Emit) -> None:
+    def __init__(
+        self, path: Path, host: Host, emit: Emit, prepared: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
         self._path = path
         self._host = host
         self._emit = emit
+        self._prepared = prepared if prepared is not None else host.started
+        """Until a worker can be welcomed."""
         self._server: asyncio.Server | None = None
         self._closing = False
         self._lines: dict[asyncio.Task[object], asyncio.StreamWriter] = {}
@@ -66,7 +71,7 @@ class Hub:
         try:
             first = await _read(reader)
             if isinstance(first, Attach):
-                await self._host.started(first.worker)
+                await self._prepared(first.worker)
             process = self._admit(first, writer)
             if process is None:
                 return

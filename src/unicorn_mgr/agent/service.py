@@ -19,8 +19,9 @@ import structlog
 
 from unicorn_mgr import __version__, messages
 from unicorn_mgr.agent import cutoff, logs
-from unicorn_mgr.agent.backups import Backups, Found
-from unicorn_mgr.agent.core import AgentCore, part_of
+from unicorn_mgr.agent.backups import Backups
+from unicorn_mgr.agent.core import AgentCore
+from unicorn_mgr.agent.elsewhere import Elsewhere
 from unicorn_mgr.agent.gates import Gates
 from unicorn_mgr.agent.host import Host, HostConfig
 from unicorn_mgr.agent.hub import Hub
@@ -60,7 +61,6 @@ from unicorn_mgr.messages import (
     Beat,
     CollectEvidence,
     Evidence,
-    FormerSnapshot,
     Hello,
     LogChunk,
     NodeDrill,
@@ -72,7 +72,7 @@ from unicorn_mgr.messages import (
     WatchLogs,
     Welcome,
 )
-from unicorn_mgr.model import SOCKET_PATH_BYTES_MAX, Slot, StatePart
+from unicorn_mgr.model import SOCKET_PATH_BYTES_MAX, Slot
 from unicorn_mgr.tls import CredentialsError, channel_credentials, is_loopback
 
 SAMPLE_SECONDS = 0.5
@@ -142,12 +142,9 @@ class AgentService:
         )
         gates = Gates(config.data / "gates" if config.drills else None)
         self._backups = Backups(config.node, config.tls, config.snapshot_bytes, self._emit, gates)
-        self._elsewhere: dict[str, Found] = {}
-        """Per worker that is being started: snapshots that other nodes have."""
-        self._former: dict[str, tuple[FormerSnapshot, ...]] = {}
-        """The same of parts that workers of other shapes had."""
+        self._elsewhere = Elsewhere(self._backups)
         self._host = Host(host_config, self._emit, self._call_store, self._backups.copies)
-        self._hub = Hub(config.socket, self._host, self._emit)
+        self._hub = Hub(config.socket, self._host, self._emit, self._prepared)
         self._link = Link(
             config.coordinator,
             config.tls,
@@ -175,7 +172,7 @@ class AgentService:
             loop.add_signal_handler(number, self._stop.set)
         self._config.data.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._claimed = claim(self._config.data)
-        self._core.hello = replace(self._core.hello, copies_port=self._backups.open(self._host.config.address))
+        self._core.hello = replace(self._core.hello, copies_port=self._open_pier())
         before = cutoff.recall(self._config.data)
         await self._host.start()
         self._kept = before
@@ -203,6 +200,9 @@ class AgentService:
             self._backups.close()
             await self._hub.close()
             await self._host.close()
+
+    def _open_pier(self) -> int:
+        return self._backups.open(self._host.config.address, self._config.data / "copies.port")
 
     def _say_hello(self, cluster: str, term: int) -> Hello:
         return replace(self._core.say_hello(cluster, term), copies=self._backups.copies.count())
@@ -247,8 +247,7 @@ class AgentService:
             case Forget(worker):
                 self._host.forget(worker)
                 self._backups.end(worker)
-                self._elsewhere.pop(worker, None)
-                self._former.pop(worker, None)
+                self._elsewhere.forget(worker)
             case Release(job_ids):
                 self._host.release(job_ids)
                 self._backups.copies.release(job_ids)
@@ -278,15 +277,8 @@ class AgentService:
         """The agent alone knows where its workers listen, how much memory they may have, and what others have."""
         if isinstance(body, messages.Attached):
             share = self._config.snapshot_bytes // max(len(self._config.slots), 1)
-            found = self._elsewhere.get(worker, {})
-            return replace(
-                body,
-                address=self._host.config.address,
-                snapshot_bytes=share,
-                elsewhere=tuple(found),
-                elsewhere_committed=tuple(mark for mark, seen in found.items() if seen.committed),
-                former=self._former.get(worker, ()),
-            )
+            body = replace(body, address=self._host.config.address, snapshot_bytes=share)
+            return self._elsewhere.tell(worker, body)
         return body
 
     async def _spawn(self, order: StartWorker) -> None:
@@ -300,21 +292,15 @@ class AgentService:
                 except (SnapshotError, CredentialsError, OSError) as failed:
                     self._emit(NotSpawned(order.worker, str(failed)))
                     return
-        if order.holders:
-            self._elsewhere[order.worker] = await self._backups.look(part_of(order), order.holders)
-        if order.former:
-            self._former[order.worker] = await self._look_for_former(order)
+        await self._elsewhere.look(order)
         self._host.spawn(order, folder)
 
-    async def _look_for_former(self, order: StartWorker) -> tuple[FormerSnapshot, ...]:
-        """What other nodes have of parts that workers of other shapes had."""
-        job_id = order.welcome.job_id
-        looks = (self._backups.look(StatePart(job_id, of.shape, of.position), of.holders) for of in order.former)
-        return tuple(
-            FormerSnapshot(of.shape, of.position, seen.mark, seen.committed, seen.head_bytes)
-            for of, found in zip(order.former, await asyncio.gather(*looks), strict=True)
-            for seen in found.values()
-        )
+    async def _prepared(self, worker: str) -> None:
+        """Until all is known that a worker is told when it attaches."""
+        await self._host.started(worker)
+        process = self._host.processes.get(worker)
+        if process is not None:
+            await self._elsewhere.look(process.order)
 
     async def _fetch_snapshot(self, digest: str) -> bytes:
         """As often as the coordinator is away.  Raises `SnapshotError`."""
