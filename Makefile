@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Whole files side by side: clusters of tests wait more than they compute.
 PARALLEL ?= -n 3 --dist loadfile
 
-.PHONY: setup demo test test-system lint bench protos clean
+.PHONY: setup demo test test-system lint bench swarm protos clean
 
 setup: $(READY)
 
@@ -35,6 +35,13 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Hostile histories in virtual time, from seed FIRST on.
+SEEDS ?= 200
+FIRST ?= 0
+swarm: setup
+	@echo "commit $$(git rev-parse --short HEAD)"
+	$(BIN)/unicorn simulate --swarm-seed $(FIRST) --seeds $(SEEDS)
 
 protos: setup
 	$(BIN)/python tools/protos.py

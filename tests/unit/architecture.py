@@ -37,7 +37,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "agent": frozenset({"model", "phases", "messages", "effects", "ring", "seal", "codec", "tls", "tokens"}),
     "worker": frozenset({"model", "phases", "messages", "transition", "ring", "seal", "codec"}),
-    "cli": frozenset({"model", "phases", "messages", "effects", "planner", "codec", "tls", "coordinator", "agent"}),
+    "simulator": frozenset({"model", "phases", "messages", "effects", "planner", "transition", "coordinator", "agent"}),
+    "cli": frozenset(
+        {"model", "phases", "messages", "effects", "planner", "codec", "tls", "coordinator", "agent", "simulator"}
+    ),
 }
 """Per unit (a package or module right below the root): which other units it may import."""
 
@@ -125,7 +128,7 @@ CONSTANTS_ONLY = {"signal": ("SIG", "Signals")}
 
 IMPURE_BUILTINS = frozenset({"open", "print", "input", "hash", "id", "eval", "exec", "__import__", "breakpoint"})
 
-WITHOUT_TORCH = ("coordinator*", "agent*", "cli*")
+WITHOUT_TORCH = ("coordinator*", "agent*", "simulator*", "cli*")
 TORCH_EXTRA = frozenset({"torch", "numpy", "fsspec"})
 
 ENTRY_POINTS = ("cli.main", "cli.__main__", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import JobPhase, NodePhase, WorkerPhase
 from unicorn_mgr.coordinator.triage import NODE_HEALTH, PROPAGATION, STATISTICS, SUPERVISION
 from unicorn_mgr.model import Epoch, Severity
+from unicorn_mgr.simulator.swarm import Verdict
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
 
@@ -35,6 +37,7 @@ FULL: dict[str, Mapping[str, Any]] = {
     "event": shapes.of_event(EVENT),
     "setting": shapes.of_settings({})[0],
     "journal": shapes.of_journal(m.ClusterView(), "journal.sqlite", 1, 1),
+    "history": asdict(Verdict(1, [], "", [], 0, 0.0)),
     "seconds": PHASES,
 }
 EXTENDS = {"story": "incident", "journal": "cluster"}

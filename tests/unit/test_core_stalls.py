@@ -99,6 +99,28 @@ def test_a_newcomer_that_hangs_beside_members_that_go_on_is_replaced(world: Worl
     assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/2.1"]
 
 
+def test_a_membership_that_nobody_answers_is_looked_into(world: World) -> None:
+    """Its only member is deaf, and whoever waits for a membership is never quiet for too long."""
+    world.submit(size_max=1)
+    world.begin("gpt/0.0")
+    assert world.members() == ["gpt/0.0"]
+    world.take()
+    world.wait(9.0)
+    assert world.decided == []
+    world.wait(2.0)
+    assert world.decisions(e.InquiryOpened) == [e.InquiryOpened("gpt", 1)]
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.RESTORE, 0))
+    world.take()
+    world.wait(16.0)
+    assert [d.number for d in world.decisions(e.InquiryOpened)] == [2], "it may be reading what is stored; later again"
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.WAITING, 0))
+    assert world.incident().cause == "task_hang"
+    world.wait(3.0)
+    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/0.0"]
+
+
 def test_a_newcomer_on_a_silent_node_keeps_nobody_from_a_verdict(world: World) -> None:
     world.train(size_min=1)
     world.die("gpt/2.0")

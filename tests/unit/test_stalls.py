@@ -67,11 +67,12 @@ def test_the_one_in_an_earlier_epoch_is_the_culprit() -> None:
 
 def test_a_member_that_never_answered_its_first_membership_is_the_culprit() -> None:
     """For whoever waits for one at all it is no sign of anything; the others gather without it."""
-    deaf = at(1, Phase.WAITING, epoch=0)
-    says, culprit = verdict(at(0, Phase.GATHER), deaf, at(2, Phase.GATHER))
+    gathers, deaf = at(0, Phase.GATHER), at(1, Phase.WAITING, epoch=0)
+    says, culprit = judge((gathers, deaf), (gathers, deaf), LIMITS, granted=1)
     assert culprit == "gpt/1.0"
     assert says == "gpt/1.0 waits for a membership, and has not answered the one that it was granted"
-    assert verdict(at(0, Phase.GATHER), replace(deaf, epoch=1)) == (LINK_VERDICT, "")
+    assert judge((gathers, deaf), (gathers, replace(deaf, counter=9)), LIMITS, granted=1)[1] == "", "it has heard it"
+    assert judge((gathers, gathers), (gathers, replace(deaf, epoch=1)), LIMITS, granted=1)[1] == ""
 
 
 def test_nobody_behind_means_the_link() -> None:

@@ -33,6 +33,7 @@ MODULES = {
     "observe": "unicorn_mgr.cli.operate",
     "inject": "unicorn_mgr.cli.inject",
     "replay": "unicorn_mgr.cli.replay",
+    "simulate": "unicorn_mgr.cli.simulate",
     "settings": "unicorn_mgr.cli.settings",
     "local": "unicorn_mgr.cli.local",
     "demo": "unicorn_mgr.cli.demo",

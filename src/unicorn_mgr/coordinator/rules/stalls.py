@@ -38,16 +38,17 @@ from unicorn_mgr.phases import WAITS_FOR_OTHERS, Limits, Phase
 
 def inquired(c: Context, job: Job) -> Iterator[Decision]:
     """Open an inquiry, and close it when both readings are there."""
-    if job.over or not job.alive() or job.sentence is not None:
+    if job.over or job.sentence is not None or not (job.living_members() or job.newcomers()):
         return
     if job.inquiry is None:
-        if job.quiet is not None and c.now >= job.next_inquiry_at and not c.state.paused:
+        if any(c.now >= due for due in _inquiries_due(c, job)) and not c.state.paused:
             yield InquiryOpened(job.name, job.inquiries + 1)
         return
     inquiry = job.inquiry
     if len(inquiry.readings) >= 2:
         newcomers = {w.name for w in job.newcomers()}
-        verdict, culprit = judge(inquiry.readings[0][1], inquiry.readings[1][1], limits_of(c, job), newcomers)
+        first, second = (samples for _, samples in inquiry.readings[:2])
+        verdict, culprit = judge(first, second, limits_of(c, job), newcomers, job.epoch.number)
         yield InquiryClosed(job.name, inquiry.number, verdict, culprit)
     elif c.now >= inquiry.opened_at + c.settings.second_reading_seconds + 2 * c.settings.reading_timeout_seconds:
         yield InquiryClosed(job.name, inquiry.number, "not all agents answered")
@@ -58,10 +59,21 @@ def inquiry_deadlines(c: Context, job: Job) -> Iterator[float]:
     if job.inquiry is not None:
         s = c.settings
         yield job.inquiry.opened_at + s.second_reading_seconds + 2 * s.reading_timeout_seconds
-    elif job.quiet is not None:
-        yield job.next_inquiry_at
+    else:
+        yield from _inquiries_due(c, job)
     if job.sentence is not None:
         yield job.sentence.at + c.settings.evidence_seconds_max
+
+
+def _inquiries_due(c: Context, job: Job) -> Iterator[float]:
+    """When to look who is waited for: somebody is quiet, or nobody says why a membership is not answered."""
+    if job.quiet is not None:
+        yield job.next_inquiry_at
+    t = job.transition
+    if t is not None and not t.formed_at and not t.stale:
+        limits = limits_of(c, job)
+        patience = max(limits.stall_seconds, limits.stall_factor * job.step_seconds)
+        yield max(t.granted_at, job.next_inquiry_at) + patience
 
 
 def limits_of(c: Context, job: Job) -> Limits:
@@ -79,17 +91,22 @@ def limits_of_spec(spec: JobSpec, settings: Settings) -> Limits:
 
 
 def judge(
-    first: tuple[Sample, ...], second: tuple[Sample, ...], limits: Limits, newcomers: Collection[str] = ()
+    first: tuple[Sample, ...],
+    second: tuple[Sample, ...],
+    limits: Limits,
+    newcomers: Collection[str] = (),
+    granted: int = 0,
 ) -> tuple[str, str]:
     """What two readings of a job's members and newcomers say: the verdict, and the culprit if there is one.
 
     A member's position is (epoch, step, collectives launched).  Those at the lowest position
     hold the others up; the culprit is one of them that does not wait for others itself.
     Nobody that trains waits for a newcomer, so one is the culprit only where no member is, by its own limit.
+    `granted` is the number of an epoch that was granted long ago: whoever still waits for it is deaf.
     """
     before = {s.worker: s.counter for s in first}
     moved = {s.worker for s in second if before.get(s.worker) != s.counter}
-    verdict, culprit = _judge_members(tuple(s for s in second if s.worker not in newcomers), moved, limits)
+    verdict, culprit = _judge_members(tuple(s for s in second if s.worker not in newcomers), moved, limits, granted)
     if culprit:
         return verdict, culprit
     for sample in second:
@@ -102,7 +119,7 @@ def judge(
     return verdict, culprit
 
 
-def _judge_members(second: tuple[Sample, ...], moved: set[str], limits: Limits) -> tuple[str, str]:
+def _judge_members(second: tuple[Sample, ...], moved: set[str], limits: Limits, granted: int) -> tuple[str, str]:
     if not second:
         return "nobody could be read", ""
     went_on = sorted(s.worker for s in second if s.worker in moved)
@@ -126,7 +143,7 @@ def _judge_members(second: tuple[Sample, ...], moved: set[str], limits: Limits) 
             f"waiting for {patient.worker}, which may take longer in {Phase(patient.phase).name.lower()}",
             "",
         )
-    deaf = [s for s in second if s.phase == Phase.WAITING and s.epoch < max(other.epoch for other in second)]
+    deaf = [s for s in second if s.phase == Phase.WAITING and s.epoch < granted]
     if deaf:
         name = deaf[0].worker
         return f"{name} waits for a membership, and has not answered the one that it was granted", name
