@@ -174,7 +174,7 @@ class Ferry:
                         if stop.is_set():
                             raise Denied("it is not wanted any more")
                         with into[come.at : end] as room:
-                            come.at += _chunk(line, room)
+                            come.at += _chunk(line, room, denied=True)
 
     def look(self, holder: Holder, part: StatePart) -> list[Sight]:
         """The snapshots of a part that are there."""
@@ -350,10 +350,10 @@ class Pier:
             os.close(file)
 
 
-def _chunk(line: socket.socket, room: memoryview) -> int:
-    """The next chunk into the beginning of `room`; returns how long it is."""
+def _chunk(line: socket.socket, room: memoryview, *, denied: bool = False) -> int:
+    """The next chunk into the beginning of `room`; returns how long it is.  `denied`: there may be none, and why."""
     length, checksum = _CHUNK.unpack(_read(line, _CHUNK.size))
-    if length == 0:  # there is something else to say
+    if length == 0 and denied:
         _answer(line)
     if not 0 < length <= min(CHUNK_BYTES, len(room)):
         raise ValueError(f"a chunk of {length} bytes")
