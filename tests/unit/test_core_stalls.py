@@ -121,6 +121,45 @@ def test_a_membership_that_nobody_answers_is_looked_into(world: World) -> None:
     assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/0.0"]
 
 
+def test_a_process_that_never_attaches_beside_others_that_have_is_ended(world: World) -> None:
+    world.train(size_min=1)
+    world.die("gpt/2.0")
+    world.wait(world.settings.death_batch_seconds)
+    world.resume(step=5)
+    world.tell(e.WorkerStarted("gpt/2.1", 4000))
+    world.take()
+    world.wait(599.0)
+    assert world.said(m.StopWorker) == []
+    world.wait(1.0)
+    assert [s.worker for _, s in world.said(m.StopWorker)] == ["gpt/2.1"]
+    assert "gpt/2.1 has not called attach() for 600 s" in world.incidents[-1].evidence
+    world.tell(e.WorkerExited(m.Exited("gpt/2.1", -9)))
+    world.begin("gpt/2.2")
+    world.wait(2.0)
+    world.resume(step=6)
+    assert [i for i in world.incidents if i.open] == []
+
+
+def test_nobody_can_tell_whether_a_script_will_ever_attach_before_one_of_its_processes_has(world: World) -> None:
+    world.submit(size_min=3)
+    for seat in range(3):
+        world.tell(e.WorkerStarted(f"gpt/{seat}.0", 4000 + seat))
+    assert world.wait(10_000.0) == []
+
+
+def test_a_sentence_is_over_with_whoever_dies_before_it_is_carried_out(world: World) -> None:
+    world.train()
+    quiet(world, "gpt/1.0")
+    for _ in range(2):
+        world.reading(("gpt/0.0", Phase.REDUCE, 5), ("gpt/1.0", Phase.COMPUTE, 5))
+    world.die("gpt/1.0")
+    world.regroup()
+    world.wait(10.0)
+    world.take()
+    quiet(world, "gpt/2.0")
+    assert world.decisions(e.InquiryOpened), "the next one that hangs is looked for"
+
+
 def test_a_newcomer_on_a_silent_node_keeps_nobody_from_a_verdict(world: World) -> None:
     world.train(size_min=1)
     world.die("gpt/2.0")

@@ -74,6 +74,8 @@ def gone(state: ClusterState, worker: Worker, reason: str, now: float) -> None:
     if worker.phase in (WorkerPhase.MEMBER, WorkerPhase.LEAVING) and job.down_since is None:
         job.down_since = now
     worker.phase, worker.gone_at, worker.gone_reason = WorkerPhase.GONE, now, reason
+    if job.sentence is not None and job.sentence.worker == worker.name:
+        job.sentence = None
     lost = job.lost_beside(worker)
     raised = worker.raised or (worker.exited.raised if worker.exited is not None else None)
     worker.cut_off = bool(job.spec.replica) and triage.of_link(raised)
@@ -179,8 +181,6 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
                     _victim(job, worker, sample.step, sample.micro_batch)
             worker.condemned, worker.retiring = True, worker.retiring or event.yields
             gone(state, worker, reason, now)
-            if job.sentence is not None and job.sentence.worker == worker.name:
-                job.sentence = None
         case e.WorkerDismissed(name):
             del job.workers[name]
             job.parts.of.pop(name, None)

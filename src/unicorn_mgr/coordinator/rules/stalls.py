@@ -18,7 +18,7 @@ from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.escalation import retry_failed
 from unicorn_mgr.coordinator.rules.incidents import incident_id, open_symptom
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.state import Job, NodePhase, Transition, Worker
+from unicorn_mgr.coordinator.state import Job, NodePhase, Transition, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
     EpochGranted,
@@ -187,6 +187,45 @@ def sentenced(c: Context, job: Job) -> Iterator[Decision]:
         yield from _note_once(c, worker.incident, f"would have killed {worker.name}")
     elif sentence.stacks or c.now >= sentence.at + c.settings.evidence_seconds_max:
         yield WorkerCondemned(worker.name, sentence.reason)
+
+
+def unattached(c: Context, job: Job) -> Iterator[Decision]:
+    """A process that never calls attach() has no ring to read; where others of its job have called it, it hangs."""
+    if job.over or job.gang or c.state.paused:
+        return
+    for worker, due in _attach_due(c, job):
+        if c.now < due or c.state.nodes[worker.node].phase is NodePhase.SILENT:
+            continue
+        text = f"{worker.name} has not called attach() for {c.now - worker.ordered_at:.0f} s"
+        if not worker.incident:
+            found = triage.TASK_HANG
+            yield IncidentOpened(
+                incident_id(c),
+                job.name,
+                worker.node,
+                worker.name,
+                found.cause,
+                found.severity,
+                found.method,
+                text,
+                would_have=c.state.observes(job),
+            )
+            return
+        if c.state.observes(job):
+            yield from _note_once(c, worker.incident, f"would have killed {worker.name}")
+        else:
+            yield WorkerCondemned(worker.name, text)
+
+
+def attach_deadlines(c: Context, job: Job) -> Iterator[float]:
+    """When a process should have called attach()."""
+    if not job.gang:
+        yield from (due for _, due in _attach_due(c, job))
+
+
+def _attach_due(c: Context, job: Job) -> Iterator[tuple[Worker, float]]:
+    patience = limits_of(c, job).user_seconds
+    return ((w, w.ordered_at + patience) for w in job.alive() if w.phase is WorkerPhase.STARTED)
 
 
 def readings_as_text(samples: tuple[Sample, ...]) -> str:
