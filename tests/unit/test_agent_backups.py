@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unit.sealed import PART, mark
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.agent.core import AgentCore
 from unicorn_mgr.effects import agent as a
-from unicorn_mgr.model import Mark
+from unicorn_mgr.model import Mark, Run, StatePart
 
 WORKER = "gpt/5.0"
 HOLDER = m.Holder("n1", "10.0.0.1", 7000, "token")
@@ -82,6 +84,24 @@ def test_a_snapshot_is_fetched_from_those_who_may_have_it_and_nobody_else_hears_
     assert hear(made, m.SnapshotWanted(mark(7), 1)) == [fetch]
     told = made.handle(a.Fetched(WORKER, mark(7), "no"), 2.0)
     assert told == [a.Tell(WORKER, m.SnapshotFetched(mark(7), "no"))]
+
+
+def test_pieces_of_parts_of_another_shape_are_asked_of_those_who_may_have_them() -> None:
+    made, other = core(), m.Holder("n2", "10.0.0.2", 7000, "another")
+    former = (m.FormerPart("shard=2", 0, (HOLDER, other)), m.FormerPart("shard=2", 1, (other,)))
+    made.workers[WORKER].order = replace(ORDER, former=former)
+    runs = (Run(100, 8), Run(200, 4, 3, 10))
+    asked = [m.PieceWanted("shard=2", 1, 77, runs), m.PieceWanted("shard=2", 0, 78, runs[:1])]
+    asked.append(m.PieceWanted("shard=3", 0, 79, runs))
+    parts = [StatePart("id", "shard=2", 1), StatePart("id", "shard=2", 0), StatePart("id", "shard=3", 0)]
+    lots = (
+        a.Lot(parts[0], 77, runs, (other,)),
+        a.Lot(parts[1], 78, runs[:1], (HOLDER, other)),
+        a.Lot(parts[2], 79, runs, ()),
+    )
+    wanted = m.SnapshotWanted(mark(7), 1, tuple(asked), 4096)
+    assert hear(made, wanted) == [a.Gather(WORKER, mark(7), 1, 4096, lots)]
+    assert hear(made, m.SnapshotWanted(Mark(), 1)) == [a.Fetch(WORKER, PART, Mark(), 1, (HOLDER,))], "that ends it"
 
 
 def test_news_of_workers_that_are_gone_lead_nowhere() -> None:

@@ -21,11 +21,12 @@ from unicorn_mgr import seal
 from unicorn_mgr.agent import ferry, stripes
 from unicorn_mgr.agent.copies import Copies
 from unicorn_mgr.agent.ferry import Denied, Ferry, Pace, Pier
+from unicorn_mgr.agent.pieces import Come, size_of
 from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.cli.certs import make
 from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
-from unicorn_mgr.model import Mark
+from unicorn_mgr.model import Mark, Run
 from unicorn_mgr.tls import agent_context
 from unicorn_mgr.tokens import token
 
@@ -311,3 +312,85 @@ def test_an_agent_believes_no_other_node_either(certificates: Path) -> None:
     with pytest.raises((Denied, OSError)):
         push(node, sealed(mark(7)), secure=partial(agent_context, certificates / "ours" / "agent"))
     node.pier.close()
+
+
+# -- pieces ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def picked(other: Node, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A snapshot that the other node has, of several blocks."""
+    monkeypatch.setattr(seal, "BLOCK_BYTES", CHUNK_BYTES)
+    monkeypatch.setattr(ferry, "RUNS_MAX", 3)
+    data = sealed(mark(7), body=os.urandom(10 * CHUNK_BYTES), piecewise=True)
+    push(other, data)
+    return data
+
+
+def fingerprint(data: bytes) -> int:
+    return seal.read_head(data).fingerprint
+
+
+def pick(node: Node, runs: list[Run], of: int, come: Come | None = None, secure: Secure = None) -> bytes:
+    into = bytearray(size_of(runs))
+    come = come or Come()
+    with memoryview(into) as room:
+        Ferry("a", secure).pick(node.holder(), PART, mark(7), of, runs, room, come, threading.Event())
+    assert come.at == len(into)
+    return bytes(into)
+
+
+def wanted(data: bytes) -> tuple[list[Run], bytes]:
+    """Some of all blocks, in more lines than one."""
+    start = seal.read_head(data).body_at
+    runs = [Run(start + 900 * i, 300, 2, 500) for i in range(10)] + [Run(start, 9000)]
+    return runs, b"".join(data[r.at + i * r.stride :][: r.length] for r in runs for i in range(r.count))
+
+
+def test_pieces_come_as_they_are_wanted(other: Node, picked: bytes) -> None:
+    runs, expected = wanted(picked)
+    assert pick(other, runs, fingerprint(picked)) == expected
+    assert pick(other, runs, 0) == expected
+    assert pick(other, [Run(0, 64)], 0) == picked[:64]
+
+
+def test_pieces_come_with_tls(other: Node, picked: bytes, certificates: Path) -> None:
+    del other
+    secure = partial(agent_context, certificates / "ours" / "agent")
+    node = Node(secure)
+    push(node, picked, secure=secure)
+    runs, expected = wanted(picked)
+    assert pick(node, runs, fingerprint(picked), secure=secure) == expected
+    node.pier.close()
+
+
+def test_what_has_come_of_one_is_not_asked_of_another(other: Node, picked: bytes) -> None:
+    """The first one's memory has gone bad behind its fourth block."""
+    runs, expected = wanted(picked)
+    spoilt, come = bytearray(picked), Come()
+    spoilt[seal.read_head(picked).body_at + 4500] ^= 1
+    bad = Node()
+    push(bad, bytes(spoilt))
+    into = bytearray(len(expected))
+    with memoryview(into) as room:
+        args = (PART, mark(7), fingerprint(picked), runs, room, come, threading.Event())
+        with pytest.raises(Denied, match="its body is not as it was written"):
+            Ferry("a", None).pick(bad.holder(), *args)
+        assert 0 < come.at < len(expected)
+        assert into[: come.at] == expected[: come.at]
+        into[: come.at] = bytes(come.at)  # to see that it does not come again
+        had = come.at
+        Ferry("a", None).pick(other.holder(), *args)
+    assert into == bytes(had) + expected[had:]
+    bad.pier.close()
+
+
+@pytest.mark.parametrize("runs", [[Run(0, 1 << 20)], [Run(-8, 8)], [Run(5000, 100, 2, 1 << 20)]])
+def test_nothing_comes_from_behind_its_end(other: Node, picked: bytes, runs: list[Run]) -> None:
+    with pytest.raises(Denied, match="there is another one here"):
+        pick(other, runs, fingerprint(picked))
+
+
+def test_no_pieces_come_of_another_one(other: Node, picked: bytes) -> None:
+    with pytest.raises(Denied, match="there is another one here"):
+        pick(other, [Run(0, 64)], fingerprint(picked) ^ 1)

@@ -161,10 +161,10 @@ class Ferry:
 
         The snapshot is the one with this fingerprint, if that is not 0.  Raises `Denied`, and `OSError`.
         """
+        end = 0
         for first in range(0, len(runs), RUNS_MAX):
             some = runs[first : first + RUNS_MAX]
-            begin = pieces.size_of(runs[:first])
-            end = begin + pieces.size_of(some)
+            begin, end = end, end + pieces.size_of(some)
             if come.at < end:
                 asked = {"op": "pick", "mark": _plain(mark), "fingerprint": fingerprint, "skip": come.at - begin}
                 asked["runs"] = [(run.at, run.length, run.count, run.stride) for run in some]
