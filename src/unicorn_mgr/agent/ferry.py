@@ -122,7 +122,8 @@ class Ferry:
                         stripes.put(seal, at, chunk, holder.node)
             finally:
                 stripes.give_back(seal, asked)
-            line.sendall(_WANTED.pack(0, 0))
+            with contextlib.suppress(OSError):  # it may be gone, now that it has given everything
+                line.sendall(_WANTED.pack(0, 0))
 
     def _chunks(
         self, line: socket.socket, stripes: Stripes, seal: str, asked: deque[int], buffer: memoryview

@@ -303,7 +303,7 @@ class Orders:
             if worker.alive and worker.name in known:
                 yield from self._remind(state, worker, event.epochs.get(worker.name, Epoch()))
         for job in state.jobs.values():
-            if not job.over and event.node in job.backups.nodes():
+            if job.backups.disowned and not job.over and event.node in job.backups.nodes():
                 yield from self._disown(job, job.backups.disowned, event.node)
         yield e.SendToAgent(event.node, self._live_jobs(state))
         yield e.SendToAgent(event.node, Synced())
