@@ -13,6 +13,7 @@ import pytest
 from unicorn_mgr import messages as m
 from unicorn_mgr.cli import show
 from unicorn_mgr.cli.incidents import show_story
+from unicorn_mgr.cli.jobs import show_job
 from unicorn_mgr.cli.logs import worker_filter
 from unicorn_mgr.cli.output import LINE_BYTES_MAX, Output
 from unicorn_mgr.cli.progress import Progress
@@ -273,3 +274,20 @@ def test_counted_things() -> None:
 def test_a_long_reason_is_cut_to_its_first_line() -> None:
     assert show.one_line("every worker raised the same\nTraceback") == "every worker raised the same"
     assert len(show.one_line("x" * 1000)) == show.REASON_CHARACTERS_MAX
+
+
+def test_a_job_says_how_far_its_checkpoints_are(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = (
+        m.PartView("gpt/0.0", "n0", 20, "memory", 3.2),
+        m.PartView("gpt/1.0", "n1", 20, "stored", 3.4),
+        m.PartView("gpt/2.0", "n2", 10, "complete", 9.0),
+    )
+    show_job(job(checkpoint_url="/store", parts=parts, checkpoint_error="no space left on device"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "checkpoint" in line or "storage" in line]
+    assert lines == [
+        "checkpoints: /store",
+        "checkpoint of step 20: what gpt/0.0 has left on n0 is in memory, for 3 s on its way",
+        "checkpoint of step 20: what gpt/1.0 has left on n1 is stored, for 3 s on its way",
+        "checkpoint of step 10: what gpt/2.0 has left on n2 is stored, as all other parts are, for 9 s on its way",
+        "storage: no space left on device",
+    ]

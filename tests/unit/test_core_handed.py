@@ -10,7 +10,9 @@ from unit.test_core_suspension import STORE
 from unit.world import World, kinds
 
 from unicorn_mgr import messages as m
+from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.state import NodePhase
+from unicorn_mgr.coordinator.views import job_view
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Lineage
 
@@ -134,6 +136,25 @@ def test_storage_that_fails_is_known_whoever_tells_of_it(plain: Handing) -> None
     assert not plain.job().suspendable
     plain.store(0, 20)
     assert plain.job().suspendable
+
+
+def test_people_see_how_far_each_part_is(plain: Handing) -> None:
+    def seen() -> list[tuple[str, str, int, str, float]]:
+        view = job_view(plain.state, Liveness(plain.settings), plain.job(), plain.now)
+        return [(p.worker, p.node, p.step, p.state, p.seconds) for p in view.parts]
+
+    node = plain.worker("gpt/0.0").node
+    assert seen() == []
+    plain.hand(0, 20)
+    plain.wait(3.0)
+    assert seen() == [("gpt/0.0", node, 20, "memory", 3.0)]
+    plain.store(0, 20)
+    assert seen() == [("gpt/0.0", node, 20, "complete", 3.0)], "it is all that there is to be"
+    plain.publish(20)
+    assert seen() == []
+    assert job_view(plain.state, Liveness(plain.settings), plain.job(), plain.now).checkpoint_at == plain.state.wall(
+        plain.now
+    )
 
 
 # -- what waits -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.metrics import MetricsServer, serve_metrics
 from unicorn_mgr.effects import coordinator as e
+from unicorn_mgr.model import Epoch, JobSpec, Lineage
 
 
 async def scraped(server: MetricsServer) -> dict[str, float]:
@@ -76,5 +77,31 @@ def test_a_scrape_tells_of_nodes_jobs_and_incidents(tmp_path: Path) -> None:
         assert after["unicorn_worker_restarts_total"] == 1
         assert after['unicorn_incidents_total{cause="process_killed",severity="SEV2"}'] == 1
         assert after['unicorn_job_ettr_ratio{job="gpt"}'] < 1
+
+    run(test())
+
+
+def test_a_scrape_tells_how_old_the_newest_checkpoint_is_and_what_is_on_its_way(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = serve_metrics("127.0.0.1:0")
+        try:
+            async with running(tmp_path) as driver:
+                server.show(driver)
+                await driver.submit(attached("n0"))
+                spec = JobSpec("gpt", ("true",), directory="/w", checkpoint_url="/store")
+                await driver.submit(e.JobSubmitted("request", "gpt", spec))
+                before = await scraped(server)
+                lineage = Lineage(0, Epoch(1, 1))
+                await driver.submit(e.WorkerTold("gpt/0.0", m.CheckpointWritten(7, lineage, "/store")))
+                await driver.submit(e.WorkerTold("gpt/0.0", m.CheckpointHanded(9, lineage, "/store")))
+                after = await scraped(server)
+        finally:
+            await asyncio.to_thread(server.close)
+        age = 'unicorn_job_checkpoint_age_seconds{job="gpt"}'
+        assert age not in before
+        assert 0 <= after[age] < 60
+        parts = [f'unicorn_job_checkpoint_parts{{job="gpt",state="{state}"}}' for state in ("memory", "stored")]
+        assert [before[series] for series in parts] == [0, 0]
+        assert [after[series] for series in parts] == [1, 0]
 
     run(test())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +55,12 @@ def test_no_duration_may_be_negative(name: str) -> None:
 def test_nothing_changes_a_setting_afterwards() -> None:
     with pytest.raises(ValidationError):
         Settings().lease_seconds = 9.0
+
+
+def test_the_readme_names_settings_that_there_are() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    named = set(re.findall(r"`((?!unicorn_)(?:[a-z]+_)+(?:seconds|per_second|objective))(?:=[^`]*)?`", readme))
+    assert "store_seconds" in named
+    assert named <= Settings.model_fields.keys()
+    assert "at most ten minutes (`store_seconds`)" in " ".join(readme.split())
+    assert Settings().store_seconds == 10 * 60

@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from unicorn_mgr.model import Epoch, Lineage, Mark
 from unicorn_mgr.seal import COMMITTED_AT, find
 from unicorn_mgr.worker import attempts, berths
 from unicorn_mgr.worker.handover import Handover
-from unicorn_mgr.worker.porter import TemplateGone, carry
+from unicorn_mgr.worker.porter import COMMIT_POLL_SECONDS, TemplateGone, carry
 from unicorn_mgr.worker.snapshot import Buffer, Draft, mapped
 from unicorn_mgr.worker.state import Progress, pack
 from unicorn_mgr.worker.storage import Storage
@@ -188,6 +189,30 @@ def test_a_full_disk_is_tried_again(tmp_path: Path, part: int, monkeypatch: pyte
     assert Bench(str(tmp_path / "run")).find() == (Progress(4, -1, 0), 0)
 
 
+def test_all_is_on_disk_before_that_is_told(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file, and the folder that has their names; and the manifest before anybody hears that it is published."""
+    left_in(part)
+    synced: set[int] = set()
+    plain = os.fsync
+
+    def fsync(file: int) -> None:
+        plain(file)
+        synced.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    porter = Porter(part, str(tmp_path / "run"))
+    porter.hear(CheckpointWritten)
+    (folder,) = (tmp_path / "run").iterdir()
+    assert len(list(folder.iterdir())) == 3
+    assert {path.stat().st_ino for path in (*folder.iterdir(), folder, tmp_path / "run")} <= synced
+    synced.clear()
+    porter.complete()
+    porter.hear(CheckpointPublished)
+    (manifest,) = (tmp_path / "run").glob("*.json")
+    assert {manifest.stat().st_ino, manifest.parent.stat().st_ino} <= synced
+    assert porter.end() == berths.STORED
+
+
 def test_another_one_begins_again_where_one_has_died(url: str, part: int) -> None:
     """What the first has written is no checkpoint, and does not harm the second."""
     left_in(part)
@@ -229,6 +254,30 @@ def test_nothing_is_told_before_the_step_is_committed(url: str, part: int) -> No
     with pytest.raises(TimeoutError):
         porter.hear(CheckpointWritten)
     porter.ours.settimeout(PATIENCE_SECONDS)
+    os.pwrite(part, b"\1", COMMITTED_AT)
+    porter.hear(CheckpointWritten)
+    porter.complete()
+    assert porter.end() == berths.STORED
+
+
+def test_whoever_waits_for_a_commit_does_not_spin(url: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_in(part, committed=False)
+    paused: list[float | None] = []
+    enough = threading.Event()
+    plain = select.select
+
+    def wait(lines: Any, others: Any, errors: Any, seconds: float | None) -> Any:
+        paused.append(seconds)
+        if paused.count(COMMIT_POLL_SECONDS) >= 5:
+            enough.set()
+        return plain(lines, others, errors, seconds)
+
+    monkeypatch.setattr(select, "select", wait)
+    porter = Porter(part, url)
+    porter.hear(CheckpointHanded)
+    assert enough.wait(PATIENCE_SECONDS)
+    looked = len(paused)
+    assert paused.count(0.0) <= looked // 2 + 10, "between any two looks it has waited"
     os.pwrite(part, b"\1", COMMITTED_AT)
     porter.hear(CheckpointWritten)
     porter.complete()

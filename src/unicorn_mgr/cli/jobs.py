@@ -52,6 +52,10 @@ def register(app: typer.Typer) -> None:
             show_jobs(found, "no jobs; see `unicorn run --help`")
 
 
+STATES = {"memory": "in memory", "stored": "stored", "complete": "stored, as all other parts are"}
+"""Of parts of checkpoints, in words."""
+
+
 def show_jobs(jobs: Sequence[JobView], nothing: str) -> None:
     """A table of them."""
     show_table(COLUMNS, [_row(j) for j in jobs], nothing)
@@ -67,7 +71,13 @@ def show_job(job: JobView) -> None:
     if job.started_at:
         say(f"started {ago(job.started_at)}" + (f", ended {ago(job.ended_at)}" if job.ended_at else ""))
     if job.checkpoint_url:
-        say(f"checkpoints: {job.checkpoint_url}")
+        newest = f", the newest complete {ago(job.checkpoint_at)}" if job.checkpoint_at else ""
+        say(f"checkpoints: {job.checkpoint_url}{newest}")
+    for part in job.parts:
+        where = f"what {part.worker} has left on {part.node} is {STATES[part.state]}"
+        say(f"checkpoint of step {part.step}: {where}, for {part.seconds:.0f} s on its way")
+    if job.checkpoint_error:
+        say(f"storage: {job.checkpoint_error}")
     if job.backed_up_step >= 0:
         say(f"snapshots in memory: step {job.backed_up_step} has copies on other nodes")
     if job.backup_note:

@@ -145,6 +145,12 @@ def of_job(job: JobView) -> Shape:
         "observe": job.observe,
         "checkpoint_step": _known(job.checkpoint_step),
         "checkpoint_url": job.checkpoint_url or None,
+        "checkpoint_at": job.checkpoint_at or None,
+        "checkpoint_error": job.checkpoint_error or None,
+        "parts": [
+            {"worker": p.worker, "node": p.node, "step": p.step, "state": p.state, "seconds": p.seconds}
+            for p in job.parts
+        ],
         "backed_up_step": _known(job.backed_up_step),
         "backup_note": job.backup_note or None,
         "started_at": job.started_at or None,

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from unicorn_mgr.messages import CheckpointHanded, CheckpointWritten
 from unicorn_mgr.model import Lineage, Mark
+
+PartState = Literal["memory", "stored", "complete"]
+PART_STATES: tuple[PartState, ...] = get_args(PartState)
 
 
 @dataclass(slots=True)
@@ -73,6 +77,13 @@ class Parts:
             awaited = part.handed and (part.mark != mark or worker in publishers)
             if part.mark.order <= mark.order and not awaited:
                 del self.of[worker]
+
+    def state(self, worker: str, newest: Checkpoint | None) -> PartState:
+        """How far a worker's is."""
+        part = self.of[worker]
+        if newest is not None and part.mark == newest.mark:
+            return "complete"
+        return "stored" if part.stored else "memory"
 
     def stored(self) -> list[Mark]:
         """Of which there is something in storage, newest first."""

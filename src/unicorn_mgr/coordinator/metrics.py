@@ -19,6 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from unicorn_mgr import __version__
+from unicorn_mgr.coordinator.checkpoints import PART_STATES
 from unicorn_mgr.coordinator.driver import Driver
 from unicorn_mgr.coordinator.plan_metrics import plan_metrics
 from unicorn_mgr.coordinator.record_incidents import RECOVERY_BUCKETS
@@ -82,6 +83,7 @@ class CoordinatorMetrics(Collector):
         yield GaugeMetricFamily("unicorn_term", "Term of the coordinator: one more for each start.", state.term)
         yield from self._nodes(state)
         yield from self._jobs(state)
+        yield from self._checkpoints(state)
         yield from self._incidents(state)
         planner = self._driver.planner
         yield from plan_metrics(state, planner.counts if planner is not None else None)
@@ -144,6 +146,25 @@ class CoordinatorMetrics(Collector):
             "ETTR over all running jobs, by weight.",
             total / weights if weights else 1.0,
         )
+
+    def _checkpoints(self, state: ClusterState) -> Iterator[Metric]:
+        now = self._driver.now()
+        ages = GaugeMetricFamily(
+            "unicorn_job_checkpoint_age_seconds", "Since the newest checkpoint became complete.", labels=["job"]
+        )
+        parts = GaugeMetricFamily(
+            "unicorn_job_checkpoint_parts", "Parts of checkpoints that are not published yet.", labels=["job", "state"]
+        )
+        for job in state.jobs.values():
+            if job.over or not job.spec.checkpoint_url:
+                continue
+            if job.checkpoint is not None:
+                ages.add_metric([job.name], now - job.checkpoint.at)
+            states = [job.parts.state(worker, job.checkpoint) for worker in job.parts.of]
+            for kind in PART_STATES:
+                parts.add_metric([job.name, kind], states.count(kind))
+        yield ages
+        yield parts
 
     def _incidents(self, state: ClusterState) -> Iterator[Metric]:
         counts = CounterMetricFamily(

@@ -26,6 +26,7 @@ from unicorn_mgr.messages import (
     IncidentView,
     JobView,
     NodeView,
+    PartView,
     PlanView,
     Sample,
     SkippedMicroBatch,
@@ -137,6 +138,9 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         observe=state.observes(job),
         checkpoint_step=job.checkpoint.step if job.checkpoint is not None else -1,
         checkpoint_url=job.spec.checkpoint_url,
+        checkpoint_at=state.wall(job.checkpoint.at) if job.checkpoint is not None else 0.0,
+        checkpoint_error=job.checkpoint_error,
+        parts=tuple(_part_view(job, name, now) for name in sorted(job.parts.of)),
         backed_up_step=_backed_up(live, job),
         backup_note=job.backups.reason,
         workers=tuple(_worker_view(live, job, w) for w in job.alive()),
@@ -149,6 +153,11 @@ def job_view(state: ClusterState, live: Liveness, job: Job, now: float) -> JobVi
         replica=dict(job.spec.replica),
         standstill_seconds=dataclasses.asdict(costs_of(job, bandwidths(state))),
     )
+
+
+def _part_view(job: Job, worker: str, now: float) -> PartView:
+    part, node = job.parts.of[worker], job.workers[worker].node
+    return PartView(worker, node, part.mark.step, job.parts.state(worker, job.checkpoint), now - part.since)
 
 
 def progress(live: Liveness, job: Job) -> tuple[int, float]:

@@ -118,6 +118,15 @@ class SkippedMicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class PartView:
+    worker: str = ""
+    node: str = ""
+    step: int = 0
+    state: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     job: str = ""
     state: str = ""
@@ -146,6 +155,9 @@ class JobView:
     backed_up_step: int = -1
     backup_note: str = ""
     standstill_seconds: dict[str, float] = field(default_factory=dict)
+    checkpoint_at: float = 0.0
+    checkpoint_error: str = ""
+    parts: tuple[PartView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,7 +311,7 @@ class WorkerView(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., node: _Optional[str] = ..., slot: _Optional[int] = ..., state: _Optional[str] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., member: bool = ...) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job", "state", "size", "size_wanted", "size_min", "size_max", "step", "epoch", "weight", "restarts", "ettr", "reason", "exit_code", "observe", "checkpoint_step", "checkpoint_url", "workers", "step_seconds", "incidents", "started_at", "ended_at", "command", "skipped", "replica", "backed_up_step", "backup_note", "standstill_seconds")
+    __slots__ = ("job", "state", "size", "size_wanted", "size_min", "size_max", "step", "epoch", "weight", "restarts", "ettr", "reason", "exit_code", "observe", "checkpoint_step", "checkpoint_url", "workers", "step_seconds", "incidents", "started_at", "ended_at", "command", "skipped", "replica", "backed_up_step", "backup_note", "standstill_seconds", "checkpoint_at", "checkpoint_error", "parts")
     class ReplicaEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +353,9 @@ class JobView(_message.Message):
     BACKED_UP_STEP_FIELD_NUMBER: _ClassVar[int]
     BACKUP_NOTE_FIELD_NUMBER: _ClassVar[int]
     STANDSTILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_AT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ERROR_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: str
     size: int
@@ -380,7 +383,24 @@ class JobView(_message.Message):
     backed_up_step: int
     backup_note: str
     standstill_seconds: _containers.ScalarMap[str, float]
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., size_wanted: _Optional[int] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., weight: _Optional[float] = ..., restarts: _Optional[int] = ..., ettr: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., observe: bool = ..., checkpoint_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., step_seconds: _Optional[float] = ..., incidents: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., command: _Optional[str] = ..., skipped: _Optional[_Iterable[_Union[SkippedMicroBatch, _Mapping]]] = ..., replica: _Optional[_Mapping[str, int]] = ..., backed_up_step: _Optional[int] = ..., backup_note: _Optional[str] = ..., standstill_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    checkpoint_at: float
+    checkpoint_error: str
+    parts: _containers.RepeatedCompositeFieldContainer[PartView]
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., size_wanted: _Optional[int] = ..., size_min: _Optional[int] = ..., size_max: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[_Union[_common_pb2.Epoch, _Mapping]] = ..., weight: _Optional[float] = ..., restarts: _Optional[int] = ..., ettr: _Optional[float] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., observe: bool = ..., checkpoint_step: _Optional[int] = ..., checkpoint_url: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., step_seconds: _Optional[float] = ..., incidents: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., command: _Optional[str] = ..., skipped: _Optional[_Iterable[_Union[SkippedMicroBatch, _Mapping]]] = ..., replica: _Optional[_Mapping[str, int]] = ..., backed_up_step: _Optional[int] = ..., backup_note: _Optional[str] = ..., standstill_seconds: _Optional[_Mapping[str, float]] = ..., checkpoint_at: _Optional[float] = ..., checkpoint_error: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[PartView, _Mapping]]] = ...) -> None: ...
+
+class PartView(_message.Message):
+    __slots__ = ("worker", "node", "step", "state", "seconds")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    node: str
+    step: int
+    state: str
+    seconds: float
+    def __init__(self, worker: _Optional[str] = ..., node: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class SkippedMicroBatch(_message.Message):
     __slots__ = ("step", "number")
