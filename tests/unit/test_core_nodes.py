@@ -357,3 +357,24 @@ def test_in_a_pause_no_node_is_lost(world: World) -> None:
     assert world.decided == []
     decided = world.tell(e.PauseSet(world.request(), paused=False))
     assert "NodeLost" in kinds(decided)
+
+
+def test_a_job_out_of_reach_is_fenced_though_its_node_is_lost_for_another_jobs_sake(new_world: NewWorld) -> None:
+    """Cut off, its only member may well train on, until its agent freezes it."""
+    world = new_world(nodes=4, slots=2)
+    world.train("pair", 2, checkpoint_url="file:///store")
+    world.submit("lone", 1, 1, checkpoint_url="file:///store")
+    world.begin_all("lone")
+    world.resume("lone")
+    world.take()
+    node = world.worker("lone/0.0").node
+    assert node in {w.node for w in world.job("pair").workers.values()}
+    world.tell(e.NodeSilent(node, 3.0), e.JobHalted("pair", 3.0))
+    assert world.decisions(e.NodeLost), "the other job goes on at once"
+    assert world.decisions(e.LifeEnded) == []
+    world.begin_all("lone")
+    world.wait(world.settings.fence_seconds - world.settings.lease_seconds - 1.0)
+    assert world.decisions(e.LifeEnded) == []
+    world.wait(2.0)
+    assert [d.job for d in world.decisions(e.LifeEnded)] == ["lone"]
+    assert world.members("lone") == ["lone/0.1"]

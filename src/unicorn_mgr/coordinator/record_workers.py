@@ -158,7 +158,7 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
     job = state.jobs[worker.job]
     match event:
         case e.WorkerStarted(_, pid):
-            worker.pid = pid
+            worker.pid, worker.started_at = pid, worker.started_at or now
             if worker.node not in job.warm:
                 job.warm.append(worker.node)
             if worker.phase is WorkerPhase.ORDERED:

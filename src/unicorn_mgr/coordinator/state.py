@@ -123,6 +123,8 @@ class Worker:
     """Which start of its gang it belongs to."""
     phase: WorkerPhase = WorkerPhase.ORDERED
     pid: int = 0
+    started_at: float = 0.0
+    """When its process was first told of."""
     ready: Ready | None = None
     ready_at: float = 0.0
     loop_ended: bool = False

@@ -13,7 +13,8 @@ from unicorn_mgr.coordinator.rules.escalation import retry_failed
 from unicorn_mgr.coordinator.rules.incidents import incident_id, open_symptom
 from unicorn_mgr.coordinator.rules.preparation import holders
 from unicorn_mgr.coordinator.rules.replicas import whole
-from unicorn_mgr.coordinator.state import Job, JobPhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.state import Job, JobPhase, Node, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.coordinator.triage import COMMUNICATION
 from unicorn_mgr.effects.coordinator import (
     Decision,
@@ -49,8 +50,15 @@ def life_ended(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def _end_known(c: Context, worker: Worker) -> bool:
-    """Why it is gone is known: the process has ended, or its node is given up."""
-    return worker.exited is not None or not c.state.nodes[worker.node].usable
+    """The process has ended, or its node is given up and has had the time to freeze it: it may only be cut off."""
+    return worker.exited is not None or (
+        not c.state.nodes[worker.node].usable and c.now >= _fenced_at(c.settings, c.state.nodes[worker.node])
+    )
+
+
+def _fenced_at(settings: Settings, node: Node) -> float:
+    """When an agent that hears no coordinator has stopped its workers for good, should it live."""
+    return node.silent_at - settings.lease_seconds + settings.fence_seconds if node.phase is NodePhase.LOST else 0.0
 
 
 def granted(c: Context, job: Job) -> Iterator[Decision]:
@@ -216,6 +224,9 @@ def deadlines(c: Context, job: Job) -> Iterator[float]:
     s = c.settings
     for worker in job.lost_members():
         yield worker.gone_at + s.death_batch_seconds
+    if job.members and not job.running:
+        gone = [job.workers[m] for m in job.members if m in job.workers]
+        yield from (_fenced_at(s, c.state.nodes[w.node]) for w in gone if w.exited is None)
     if job.symptom_at is not None:
         yield job.symptom_at + s.settle_seconds
     ready = _joiners(c, job)

@@ -196,7 +196,7 @@ def unattached(c: Context, job: Job) -> Iterator[Decision]:
     for worker, due in _attach_due(c, job):
         if c.now < due or c.state.nodes[worker.node].phase is NodePhase.SILENT:
             continue
-        text = f"{worker.name} has not called attach() for {c.now - worker.ordered_at:.0f} s"
+        text = f"{worker.name} has not called attach() for {c.now - worker.started_at:.0f} s"
         if not worker.incident:
             found = triage.TASK_HANG
             yield IncidentOpened(
@@ -225,7 +225,7 @@ def attach_deadlines(c: Context, job: Job) -> Iterator[float]:
 
 def _attach_due(c: Context, job: Job) -> Iterator[tuple[Worker, float]]:
     patience = limits_of(c, job).user_seconds
-    return ((w, w.ordered_at + patience) for w in job.alive() if w.phase is WorkerPhase.STARTED)
+    return ((w, w.started_at + patience) for w in job.alive() if w.phase is WorkerPhase.STARTED)
 
 
 def readings_as_text(samples: tuple[Sample, ...]) -> str:
