@@ -62,7 +62,6 @@ class Stripes:
         with self._changed:
             if not self._seal and seal not in self._refused and not self._closed:
                 os.pwrite(self._file, bytes(len(seal)), 0)  # what was here is no snapshot from here on
-                os.posix_fallocate(self._file, 0, size)
                 self._seal, self.size = seal, size
                 # The first, which would make it look like a whole one, is asked for last.
                 self._todo = deque([*range(CHUNK_BYTES, size, CHUNK_BYTES), 0])
