@@ -84,7 +84,7 @@ def test_every_byte_there_and_back_whatever_the_number_of_chunks(other: Node, bo
     into = memory()
     pull(other, 7, into)
     assert content(into) == data
-    (seen,) = Ferry("a", None).look(other.holder(), PART)
+    ((seen,),) = Ferry("a", None).look([(PART, other.holder())])
     assert seen == (mark(7), True, len(data) - body)
 
 
@@ -312,6 +312,16 @@ def test_an_agent_believes_no_other_node_either(certificates: Path) -> None:
     with pytest.raises((Denied, OSError)):
         push(node, sealed(mark(7)), secure=partial(agent_context, certificates / "ours" / "agent"))
     node.pier.close()
+
+
+def test_what_there_is_of_several_parts_is_told_to_whoever_may_have_each(other: Node) -> None:
+    """All in one errand; that somebody may have one part is no right to another."""
+    first, second, third = (replace(PART, position=position) for position in (1, 2, 3))
+    for part in (first, second, third):
+        other.copies.add_own(f"gpt/{part.position}.0", "id", (memory(sealed(mark(part.position), part)),))
+    allowed = [(part, Holder("b", "127.0.0.1", other.port, token(SECRET, part, "a"))) for part in (first, second)]
+    found = Ferry("a", None).look([*allowed, (third, allowed[0][1])])
+    assert [[seen.mark for seen in of_part] for of_part in found] == [[mark(1)], [mark(2)], []]
 
 
 # -- pieces ---------------------------------------------------------------------------------

@@ -13,8 +13,10 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +26,7 @@ import structlog
 from unicorn_mgr import seal
 from unicorn_mgr.agent import pieces
 from unicorn_mgr.agent.copies import Copies, NoRoom
-from unicorn_mgr.agent.ferry import Denied, Ferry, Pier, Sight
+from unicorn_mgr.agent.ferry import PARTS_MAX, Denied, Ferry, Pier, Sight
 from unicorn_mgr.agent.gates import Gates
 from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.effects.agent import AgentEvent, BackupOver, Fetched, Gather, Lot, SendBackup
@@ -170,29 +172,39 @@ class Backups:
 
     async def look(self, part: StatePart, holders: Sequence[Holder]) -> Found:
         """The snapshots of a part that other nodes have; those of nodes that do not answer soon are not waited for."""
+        return (await self.survey({part: holders}))[part]
+
+    async def survey(self, holders: Mapping[StatePart, Sequence[Holder]]) -> dict[StatePart, Found]:
+        """The same of several parts of a job: each node is asked for all of them at once."""
         loop = asyncio.get_running_loop()
-        asked: list[asyncio.Future[Found]] = []
-        for holder in holders:
-            answer: asyncio.Future[Found] = loop.create_future()
-            asked.append(answer)
-            self._in_thread(partial(self._look, part, holder), partial(_set, answer))
-        found: Found = {}
-        if asked:
-            done, _ = await asyncio.wait(asked, timeout=LOOK_SECONDS)
-            for answer in done:
-                for mark, seen in answer.result().items():
-                    if mark not in found or seen.committed:
-                        found[mark] = seen
+        by_node: dict[Holder, list[tuple[StatePart, Holder]]] = defaultdict(list)
+        for part, several in holders.items():
+            for holder in several:
+                by_node[replace(holder, token="")].append((part, holder))
+        asked: list[asyncio.Future[list[tuple[StatePart, Sight]]]] = []
+        for node, questions in by_node.items():
+            for first in range(0, len(questions), PARTS_MAX):
+                answer: asyncio.Future[list[tuple[StatePart, Sight]]] = loop.create_future()
+                asked.append(answer)
+                some = questions[first : first + PARTS_MAX]
+                self._in_thread(partial(self._survey, node.node, some), partial(_set, answer))
+        found: dict[StatePart, Found] = {part: {} for part in holders}
+        done = (await asyncio.wait(asked, timeout=LOOK_SECONDS))[0] if asked else ()
+        for part, seen in [of for answer in done for of in answer.result()]:
+            if seen.mark not in found[part] or seen.committed:
+                found[part][seen.mark] = seen
         return found
 
-    def _look(self, part: StatePart, holder: Holder) -> Found:
-        if holder.node == self._node:  # before the coordinator has said by what others are let in
-            return {head.mark: Sight(head.mark, head.committed, head.body_at) for head in self.copies.look(part)}
+    def _survey(self, node: str, questions: Sequence[tuple[StatePart, Holder]]) -> list[tuple[StatePart, Sight]]:
+        if node == self._node:  # before the coordinator has said by what others are let in
+            heads = [(part, head) for part, _ in questions for head in self.copies.look(part)]
+            return [(part, Sight(head.mark, head.committed, head.body_at)) for part, head in heads]
         try:
-            return {seen.mark: seen for seen in self._ferry.look(holder, part)}
+            answers = self._ferry.look(questions)
         except (Denied, OSError, CredentialsError) as failed:
-            log.info("a node does not say which snapshots it has", node=holder.node, why=str(failed))
-            return {}
+            log.info("a node does not say which snapshots it has", node=node, why=str(failed))
+            return []
+        return [(part, seen) for (part, _), of_part in zip(questions, answers, strict=False) for seen in of_part]
 
     def fetch(self, worker: str, part: StatePart, mark: Mark, buffer: int, holders: Sequence[Holder]) -> None:
         """Bring a snapshot into a worker's own memory; `Fetched` follows, once for each.  No mark: stop that."""
@@ -316,7 +328,7 @@ class Backups:
 _Threads = partial(ThreadPoolExecutor, PICKS_MAX, "unicorn-ferry")
 
 
-def _set(answer: asyncio.Future[Found], found: Found) -> None:
+def _set(answer: asyncio.Future[T], found: T) -> None:
     if not answer.done():
         answer.set_result(found)
 

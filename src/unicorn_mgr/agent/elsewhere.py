@@ -38,12 +38,12 @@ class Elsewhere:
 
     async def _look_for_former(self, order: StartWorker) -> tuple[FormerSnapshot, ...]:
         """What other nodes have of parts that workers of other shapes had."""
-        job_id = order.welcome.job_id
-        looks = (self._backups.look(StatePart(job_id, of.shape, of.position), of.holders) for of in order.former)
+        holders = {StatePart(order.welcome.job_id, of.shape, of.position): of.holders for of in order.former}
+        found = await self._backups.survey(holders)
         return tuple(
-            FormerSnapshot(of.shape, of.position, seen.mark, seen.committed, seen.head_bytes)
-            for of, found in zip(order.former, await asyncio.gather(*looks), strict=True)
-            for seen in found.values()
+            FormerSnapshot(part.shape, part.position, seen.mark, seen.committed, seen.head_bytes)
+            for part, of_part in found.items()
+            for seen in of_part.values()
         )
 
     def tell(self, worker: str, welcome: Attached) -> Attached:

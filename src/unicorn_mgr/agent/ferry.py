@@ -47,7 +47,7 @@ STALLED_SECONDS = 3.0
 VISITORS_MAX = 64
 ASKED_MAX = 2
 """Chunks that one holder is asked for at once."""
-RUNS_MAX = 1000
+PARTS_MAX, RUNS_MAX = 200, 1000
 """In one line."""
 
 _LENGTH = struct.Struct("<I")
@@ -177,10 +177,15 @@ class Ferry:
                         with into[come.at : end] as room:
                             come.at += _chunk(line, room, denied=True)
 
-    def look(self, holder: Holder, part: StatePart) -> list[Sight]:
-        """The snapshots of a part that are there."""
-        with self._call(holder, part, {"op": "look"}) as (_, answer):
-            return [Sight(_mark(mark), bool(committed), int(size)) for mark, committed, size in answer["found"]]
+    def look(self, several: Sequence[tuple[StatePart, Holder]]) -> list[list[Sight]]:
+        """The snapshots of each of some parts of a job, at most `PARTS_MAX`, that are at one node."""
+        part, holder = several[0]
+        asked = [(part.shape, part.position, holder.token) for part, holder in several]
+        with self._call(holder, part, {"op": "look", "parts": asked}) as (_, answer):
+            return [
+                [Sight(_mark(mark), bool(committed), int(size)) for mark, committed, size in of_part]
+                for of_part in answer["found"]
+            ]
 
     @contextlib.contextmanager
     def _call(
@@ -288,10 +293,15 @@ class Pier:
             case "pick":
                 self._hand_out_pieces(line, part, asked)
             case "look":
-                found = [(_plain(head.mark), head.committed, head.body_at) for head in self._copies.look(part)]
+                by = str(asked["by"])
+                several = [(StatePart(part.job_id, str(s), int(p)), str(shown)) for s, p, shown in asked["parts"]]
+                found = [self._seen(of) if tokens.lets_in(shown, self.key, of, by) else [] for of, shown in several]
                 _say(line, {"found": found})
             case other:
                 _say(line, {"denied": f"{other}: nobody here knows what that is"})
+
+    def _seen(self, part: StatePart) -> list[tuple[list[int], bool, int]]:
+        return [(_plain(head.mark), head.committed, head.body_at) for head in self._copies.look(part)]
 
     def _receive(self, line: socket.socket, part: StatePart, asked: dict[str, Any]) -> None:
         mark, base = _mark(asked["mark"]), _mark(asked["base"])
