@@ -378,3 +378,19 @@ def test_a_job_out_of_reach_is_fenced_though_its_node_is_lost_for_another_jobs_s
     world.wait(2.0)
     assert [d.job for d in world.decisions(e.LifeEnded)] == ["lone"]
     assert world.members("lone") == ["lone/0.1"]
+
+
+def test_newcomers_without_state_wait_until_the_only_member_that_has_it_is_fenced(new_world: NewWorld) -> None:
+    """It is cut off in the middle of their joining, and may never have heard of them: it trains on by itself."""
+    world = new_world(nodes=2)
+    world.train("gpt", 1, checkpoint_url="file:///store")
+    world.tell(e.WishesSet(world.request(), "gpt", 1.0, 0, 1, 2))
+    world.begin_all()
+    assert world.members() == ["gpt/0.0", "gpt/1.0"]
+    world.take()
+    world.tell(e.NodeSilent(world.worker("gpt/0.0").node, 3.0), e.JobHalted("gpt", 3.0))
+    assert world.decisions(e.NodeLost)
+    world.wait(world.settings.fence_seconds - world.settings.lease_seconds - 1.0)
+    assert world.decisions(e.EpochGranted) == []
+    world.wait(2.0)
+    assert [d.members for d in world.decisions(e.EpochGranted)] == [("gpt/1.0",)]

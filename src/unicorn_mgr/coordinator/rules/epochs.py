@@ -44,7 +44,7 @@ def life_ended(c: Context, job: Job) -> Iterator[Decision]:
     """No member is left that has the job's state."""
     if not job.members or job.running or job.loop_ended_step is not None or _held_back(c, job):
         return
-    unknown = [m for m in job.members if m in job.workers and not _end_known(c, job.workers[m])]
+    unknown = [w for w in _members(job) if not _end_known(c, w)]
     if job.give_up is None and not job.cancelled and not job.over and not unknown:
         yield LifeEnded(job.name, f"no member of epoch {job.epoch} is left")
 
@@ -89,7 +89,7 @@ def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     if not stay:  # whoever was about to leave is the last to have the state: it goes on until others have it
         stay = [w for w in job.living_members() if w.phase is WorkerPhase.LEAVING]
     joiners = _joiners(c, job) if _may_join(c, job) else []
-    if not stay:
+    if not stay or _state_is_cut_off(c, job, stay):
         return
     reasons = [f"without {w.name}: {w.gone_reason}" for w in lost]
     reasons += [f"without {w.name}: it leaves" for w in leaving if w not in stay]
@@ -111,6 +111,18 @@ def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     if job.transition is not None and job.transition.stale:
         reasons.append("the coordinator has started anew in the middle of a transition")
     yield _grant(c, job, [*stay, *joiners], "; ".join(reasons), regrouped_for)
+
+
+def _state_is_cut_off(c: Context, job: Job, stay: list[Worker]) -> bool:
+    """Only members out of reach can have the job's state, and they may train on until they are fenced."""
+    if any(w.formed for w in stay):
+        return False
+    return any(w.formed and not w.alive and not _end_known(c, w) for w in _members(job))
+
+
+def _members(job: Job) -> list[Worker]:
+    """Of the newest epoch, those that are gone among them."""
+    return [w for m in job.members if (w := job.workers.get(m)) is not None]
 
 
 def _grant(c: Context, job: Job, members: list[Worker], reason: str, regrouped_for: str = "") -> EpochGranted:
@@ -224,9 +236,8 @@ def deadlines(c: Context, job: Job) -> Iterator[float]:
     s = c.settings
     for worker in job.lost_members():
         yield worker.gone_at + s.death_batch_seconds
-    if job.members and not job.running:
-        gone = [job.workers[m] for m in job.members if m in job.workers]
-        yield from (_fenced_at(s, c.state.nodes[w.node]) for w in gone if w.exited is None)
+    cut_off = [w for w in _members(job) if not w.alive and w.exited is None]
+    yield from (_fenced_at(s, c.state.nodes[w.node]) for w in cut_off)
     if job.symptom_at is not None:
         yield job.symptom_at + s.settle_seconds
     ready = _joiners(c, job)
