@@ -160,6 +160,21 @@ def test_own_ones_go_before_copies() -> None:
     assert (steps(copies), steps(copies, OTHER)) == ([], [4])
 
 
+def test_a_part_of_a_checkpoint_takes_room_and_is_nobody_s_to_copy() -> None:
+    """It is written over when it is stored, and no worker begins with it."""
+    copies = Copies(40_000)
+    come(copies, 3, NOBODY_KNOWS, size=20_000)
+    part = memory(sealed(mark(9)))
+    os.posix_fallocate(part, 0, 24_000)
+    copies.add_own("gpt/0.0", "id", (), part)
+    assert (steps(copies), copies.own_files("gpt/0.0")) == ([3], ())
+    copies.tidy()
+    assert steps(copies) == [], "copies make way for it"
+    os.ftruncate(part, 0)
+    copies.end_own("gpt/0.0")
+    assert copies._room() == 40_000
+
+
 def test_copies_go_with_their_job_and_when_they_are_obsolete() -> None:
     copies = Copies(ROOM)
     come(copies, 3, NOBODY_KNOWS)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +22,9 @@ from worker.test_state import DTYPES, same
 
 from unicorn_mgr.messages import CheckpointComplete, CheckpointFailed, CheckpointPublished, CheckpointWritten
 from unicorn_mgr.model import Epoch, Lineage
-from unicorn_mgr.worker.attach import attach
+from unicorn_mgr.phases import Limits
+from unicorn_mgr.ring import SIZE_BYTES, RingWriter
+from unicorn_mgr.worker.attach import _ToStorage, attach
 from unicorn_mgr.worker.checks import SettingError
 from unicorn_mgr.worker.folder import load_folder
 from unicorn_mgr.worker.state import Progress, pack
@@ -180,6 +185,26 @@ def test_none_is_due_while_one_is_under_way(tmp_path: Path) -> None:
     bench.checkpointer.committed(1)
     assert bench.checkpointer.wait_until_idle()
     assert bench.checkpointer.is_due(2)
+
+
+def test_at_the_end_storing_takes_as_long_as_it_takes(tmp_path: Path) -> None:
+    """Nobody takes the one that waits for it for one that hangs."""
+    bench = Bench(str(tmp_path), alone=False)
+    engine: Any = SimpleNamespace(
+        ring=RingWriter(bytearray(SIZE_BYTES)),
+        membership=SimpleNamespace(formation=SimpleNamespace(rank=0)),
+        applied=4,
+        newest_epoch=EPOCH,
+        generation=0,
+        packed=lambda: bench.packed(4),
+    )
+    ending = threading.Thread(target=_ToStorage(bench.checkpointer).at_end, args=(engine,))
+    ending.start()
+    bench.places.wait("checkpoint")
+    assert Limits().of(engine.ring.phase, step_seconds=0.1, stopped=False) == math.inf
+    bench.checkpointer.completed(CheckpointComplete(4, Lineage(0, EPOCH)))
+    ending.join(20.0)
+    assert bench.checkpointer.is_published(4)
 
 
 # -- what torch reads -----------------------------------------------------------------------

@@ -327,6 +327,15 @@ def test_an_older_one_does_not(url: str, part: int) -> None:
     assert porter.end() == berths.STORED
 
 
+def test_without_its_template_it_does_not_try_for_ever(part: int) -> None:
+    left_in(part)
+    FlakyFileSystem.failures["put_file"] = itertools.repeat(OSError("down"))
+    porter = Porter(part, FLAKY)
+    porter.hear(CheckpointFailed)
+    porter.ours.close()
+    assert isinstance(porter.end(), TemplateGone)
+
+
 def test_without_its_template_it_ends(url: str, part: int) -> None:
     """Nobody would hear of it; whoever is started next begins with a sound place."""
     left_in(part)

@@ -40,8 +40,8 @@ WORD_BYTES_MAX = 4096
 NICENESS = 10
 
 
-class TemplateGone(Exception):
-    """Nobody would hear what becomes of the part."""
+class TemplateGone(Superseded):
+    """Nobody would hear what becomes of the part; another attempt would not change that."""
 
 
 class Words:
@@ -108,7 +108,11 @@ def carry(order: dict[str, Any], file: int, line: socket.socket, first: bool = T
     """Store the part; returns the exit status."""
 
     def tell(fact: Fact) -> None:
-        line.send(json.dumps({"kind": type(fact).__name__, "fact": encode(WorkerMessage(fact)).hex()}).encode())
+        said = {"kind": type(fact).__name__, "fact": encode(WorkerMessage(fact)).hex()}
+        try:
+            line.send(json.dumps(said).encode())
+        except OSError as failed:
+            raise TemplateGone from failed
 
     try:
         part = find(file)
@@ -138,6 +142,8 @@ def carry(order: dict[str, Any], file: int, line: socket.socket, first: bool = T
         tell(CheckpointWritten(mark.step, mark.lineage, storage.url, size, order["blocked"], seconds, handed=True))
         words.await_complete()
         carrier.publish()
+    except TemplateGone:
+        raise
     except Superseded as why:
         tell(CheckpointFailed(mark.step, str(why), superseded=True))
         return SUPERSEDED

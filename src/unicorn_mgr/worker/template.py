@@ -40,6 +40,8 @@ from unicorn_mgr.worker.berths import Berths, Place
 PACKET_BYTES_MAX = 180_000
 IDLE_SECONDS_MAX = 60.0
 """Without workers and without agents a template ends after this long."""
+LAST_PART_SECONDS_MAX = 600.0
+"""The same while parts of checkpoints are on their way: an agent that is started anew is there by then."""
 
 PRELOADED = (
     "numpy",
@@ -122,9 +124,9 @@ class Template:
         idle_since = time.monotonic()
         while True:
             events = self._poll.poll(1000)
-            if self.agents or self._berths.busy or any(c.status is None for c in self.children.values()):
+            if self.agents or any(c.status is None for c in self.children.values()):
                 idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > IDLE_SECONDS_MAX:
+            elif time.monotonic() - idle_since > (LAST_PART_SECONDS_MAX if self._berths.busy else IDLE_SECONDS_MAX):
                 break
             for number, _ in events:
                 self._turn(number)
