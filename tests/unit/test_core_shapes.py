@@ -139,6 +139,23 @@ def test_parts_of_the_shape_before_are_known_until_the_new_ones_have_copies(worl
     assert not any(list(world.job().backups.nodes_with(said(FOUR), p)) for p in range(4))
 
 
+def test_parts_of_the_shape_before_are_asked_for_where_they_are_nearest(world: Shaped) -> None:
+    """On its own node, in its failure domain, and only then where they have been written."""
+    for node, slots, domain in (("large", 4, "far"), ("small", 2, "near"), ("other", 1, "near")):
+        world.attach(node, slots=slots, domain=domain)
+    world.train_planned("gpt", 2, 4, **SHAPES, snapshot_budget=0.005)
+    assert world.at() == (["large"] * 4, FOUR)
+    peers = {p: node for p, (node, _) in world.job().backups.peers.items()}
+    world.take()
+    world.tell(e.NodeDrained(world.request(), "large"))
+    world.answer()
+    world.reshape()
+    assert world.at() == (["small"] * 2, TWO)
+    for _, order in world.said(m.StartWorker):
+        asked = [[holder.node for holder in part.holders] for part in order.former]
+        assert asked == [[peers[p], "large"] for p in range(4)]
+
+
 def test_half_of_it_is_lost(world: Shaped) -> None:
     """What is left of its slots is no replica, and the other shape has room beside it."""
     for node, slots in (("one", 2), ("two", 2), ("three", 1)):
