@@ -7,7 +7,7 @@ from unit.world import World, new_core
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.state import Job, WorkerPhase
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.model import Epoch
+from unicorn_mgr.model import Epoch, Lineage
 from unicorn_mgr.phases import Phase
 
 COMING = (WorkerPhase.ORDERED, WorkerPhase.STARTED, WorkerPhase.ATTACHED)
@@ -26,7 +26,21 @@ def restart(world: World, term: int) -> World:
 # -- the safety phase: anything may break ---------------------------------------------------
 
 
-ACTS = ("die", "raise", "ready", "resume", "wait", "symptom", "quiet", "read", "silent", "halt", "heard", "attach")
+ACTS = (
+    "die",
+    "raise",
+    "ready",
+    "resume",
+    "wait",
+    "symptom",
+    "quiet",
+    "read",
+    "silent",
+    "halt",
+    "heard",
+    "attach",
+    "part",
+)
 WISHES = (
     "submit",
     "cancel",
@@ -63,6 +77,8 @@ def happen(world: World, act: str, n: int) -> None:
             world.resume(job, step=n)
         case "wait":
             world.wait([0.02, 0.2, 1.0, 30.0, 200.0][n % 5])
+        case "part":
+            _part(world, n)
         case "symptom":
             world.tell(e.WorkerTold(worker, m.Symptom(epoch, "reset")))
         case "quiet":
@@ -82,6 +98,22 @@ def happen(world: World, act: str, n: int) -> None:
             world.attach(node, workers=tuple(here[: n % 3]), incarnation=str(n % 2))
         case _:
             wish(world, act, n, worker, node, job)
+
+
+def _part(world: World, n: int) -> None:
+    """Of some checkpoint, of somebody who may be long dead."""
+    workers = [w for job in world.state.jobs.values() for w in job.workers.values()]
+    if not workers:
+        return
+    worker = workers[n % len(workers)]
+    lineage = Lineage(0, world.state.jobs[worker.job].epoch)
+    facts: tuple[m.LastingFact, ...] = (
+        m.CheckpointHanded(n // 5, lineage, "/store"),
+        m.CheckpointWritten(n // 5, lineage, "/store", handed=n % 2 == 0),
+        m.CheckpointPublished(n // 5, "/store"),
+        m.CheckpointFailed(n // 5, "no space left on device", superseded=n % 2 == 0),
+    )
+    world.tell(e.WorkerTold(worker.name, facts[n % 4]))
 
 
 def wish(world: World, act: str, n: int, worker: str, node: str, job: str) -> None:

@@ -263,6 +263,17 @@ def test_what_a_new_agent_knows_nothing_of_is_lost(plain: Handing) -> None:
     assert plain.job().parts.of == {}
 
 
+def test_nor_of_what_a_worker_had_left_that_had_died_before(plain: Handing) -> None:
+    plain.hand(0, 20)
+    node = plain.worker("gpt/0.0").node
+    plain.die("gpt/0.0")
+    known = tuple(w.name for w in plain.state.on_node(node))
+    plain.attach(node, workers=("gpt/0.0", *known), incarnation="another agent")
+    assert "gpt/0.0" in plain.job().parts.of
+    plain.attach(node, workers=known, incarnation="another machine")
+    assert plain.job().parts.of == {}
+
+
 def test_a_journal_without_anything_handed_over_is_as_ever() -> None:
     world = World(nodes=2)
     world.train("gpt", 2, 1, checkpoint_url=STORE)

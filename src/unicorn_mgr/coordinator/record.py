@@ -197,6 +197,14 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     for worker in state.on_node(event.node):
         if worker.name not in event.workers:
             record_workers.vanished(state, worker, now)
+    _parts_gone(state, event)
+
+
+def _parts_gone(state: ClusterState, event: e.NodeAttached) -> None:
+    """What workers had left of checkpoints that the agent knows nothing of any more."""
+    for job in state.jobs.values():
+        for name in [n for n in job.parts.of if job.workers[n].node == event.node and n not in event.workers]:
+            del job.parts.of[name]
 
 
 def _copies_gone(state: ClusterState, node: str) -> None:

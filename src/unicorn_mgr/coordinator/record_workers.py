@@ -96,7 +96,6 @@ def excuse(job: Job, worker: Worker) -> None:
 def vanished(state: ClusterState, worker: Worker, now: float) -> None:
     """Its agent does not know it: the order never came, or it ended with all that was known of it."""
     worker.fresh_start = worker.fresh_start or worker.phase is WorkerPhase.ORDERED
-    state.jobs[worker.job].parts.of.pop(worker.name, None)
     _exited(state, worker, Exited(worker.name, -9, witness="its agent does not know it"), now)
 
 
