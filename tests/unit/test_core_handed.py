@@ -129,6 +129,18 @@ def test_a_newer_checkpoint_overtakes_what_is_on_its_way(plain: Handing) -> None
     assert plain.job().suspendable, "nothing is wrong with storage"
 
 
+def test_what_a_replica_has_left_that_has_another_state_than_most_is_no_checkpoint(plain: Handing) -> None:
+    """It is stored nevertheless, and its worker is restarted."""
+    plain.hand(0, 20)
+    plain.tell(e.WorkerTold("gpt/1.0", m.ChecksumsDiffer(plain.job().epoch, 21, ("gpt/0.0",))))
+    plain.store(0, 20)
+    assert plain.stored() == []
+    plain.take()
+    plain.write(1, 22, NEWER)
+    assert plain.stored() == [22]
+    assert ("gpt/0.0", m.CheckpointComplete(22, NEWER)) in plain.directives(m.CheckpointComplete)
+
+
 def test_storage_that_fails_is_known_whoever_tells_of_it(plain: Handing) -> None:
     plain.hand(0, 20)
     plain.die("gpt/0.0")

@@ -7,12 +7,15 @@ in memory (handed over) --> stored --> complete, with all parts of its step --> 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from unicorn_mgr.messages import CheckpointHanded, CheckpointWritten
 from unicorn_mgr.model import Lineage, Mark
+
+DISOWNED_MAX = 100
+"""So many of the newest are remembered."""
 
 PartState = Literal["memory", "stored", "complete"]
 PART_STATES: tuple[PartState, ...] = get_args(PartState)
@@ -51,13 +54,15 @@ class Parts:
     """By worker: of checkpoints that are not published yet."""
 
     of: dict[str, Part] = field(default_factory=dict)
+    disowned: list[str] = field(default_factory=list)
+    """Workers nothing of whom counts."""
 
     def heed(
         self, worker: str, fact: CheckpointHanded | CheckpointWritten, newest: Checkpoint | None, now: float
     ) -> None:
         """One has been left in memory, or is stored; what is told again of a complete checkpoint changes nothing."""
         mark = Mark(fact.step, fact.lineage)
-        if newest is not None and mark.order <= newest.mark.order:
+        if worker in self.disowned or (newest is not None and mark.order <= newest.mark.order):
             return
         known = self.of.get(worker)
         if known is None or known.mark.order < mark.order:
@@ -65,6 +70,12 @@ class Parts:
         if known.mark == mark:
             known.handed = known.handed or isinstance(fact, CheckpointHanded) or fact.handed
             known.stored = known.stored or isinstance(fact, CheckpointWritten)
+
+    def disown(self, workers: Sequence[str]) -> None:
+        """Their state is not that of most replicas: whoever stores what they have left does so in vain."""
+        self.disowned = [*self.disowned, *workers][-DISOWNED_MAX:]
+        for worker in workers:
+            self.of.pop(worker, None)
 
     def drop(self, worker: str, step: int) -> None:
         """It is published, or will never be."""

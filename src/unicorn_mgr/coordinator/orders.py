@@ -88,7 +88,8 @@ class Orders:
             case e.CheckpointCommitted(name, step, lineage, _, writers):
                 # All members are told: whoever writes next knows which steps are due.
                 members = [w.name for w in state.jobs[name].living_members()]
-                for told in dict.fromkeys((*members, *writers, *state.jobs[name].parts.of)):
+                parts = state.jobs[name].parts
+                for told in dict.fromkeys((*members, *writers, *parts.of, *parts.disowned)):
                     yield from self._completed(state, told, CheckpointComplete(step, lineage))
             case e.WorkerTold():
                 yield from self._answer(state, event)

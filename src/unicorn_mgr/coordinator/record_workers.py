@@ -253,6 +253,7 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
         case ChecksumsDiffer(_, step, minority):
             job.checksums_differ = (step, minority)
             job.backups.disown(minority)
+            job.parts.disown(minority)
         case CheckpointHanded() | CheckpointWritten() | CheckpointFailed() | CheckpointPublished():
             if not job.over:
                 _checkpoint(state, job, worker, fact, now)
