@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harness import Cluster, Job, Undisturbed, check_exact, finish
+from e2e.harness import SCRIPT, Cluster, Job, Undisturbed, check_exact, finish
 
 ALL = tuple(f"{seat}.0:kill:12:before_reduce" for seat in range(3))
 
@@ -139,3 +140,17 @@ def test_a_given_up_job_saves_what_it_has(shared: Cluster, store: Path) -> None:
     job = shared.submit(["--steps", "30", "--raise-at", "6:2"], checkpoint_url=str(store), checkpoint_every_steps=100)
     assert job.wait().exit_code == 1
     assert stored_steps(store) == [5]
+
+
+def test_a_worker_that_a_shell_has_started_stores_by_itself(
+    shared: Cluster, undisturbed: Undisturbed, store: Path
+) -> None:
+    """What starts it has not loaded torch, and stores nothing for it."""
+    line = f'exec {sys.executable} {SCRIPT} --out "${{UNICORN_GATES%/gates}}" --steps 12'
+    command = ["/bin/sh", "-c", line]
+    job = shared.submit([], size=2, command=command, checkpoint_url=str(store), checkpoint_every_steps=4)
+    assert job.wait().exit_code == 0, shared.logs()
+    check_exact(job, undisturbed("--steps", "12"))
+    assert stored_steps(store)[-1] == 11
+    handed = [h.event.worker for h in shared.events() if h.kind == "WorkerTold/CheckpointHanded"]
+    assert not any(worker.startswith(f"{job.name}/") for worker in handed)
