@@ -26,7 +26,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.scripts.pier import HERE, JOB, KEY
 from unicorn_mgr.agent.backups import Backups
-from unicorn_mgr.agent.pieces import size_of
 from unicorn_mgr.effects.agent import AgentEvent, Fetched, Gather, Lot
 from unicorn_mgr.messages import (
     Attached,
@@ -39,6 +38,7 @@ from unicorn_mgr.messages import (
     SnapshotWanted,
 )
 from unicorn_mgr.model import Epoch, Holdings, Lineage, Mark, StatePart, said
+from unicorn_mgr.pieces import size_of
 from unicorn_mgr.ring import RingWriter
 from unicorn_mgr.seal import find
 from unicorn_mgr.tokens import token

@@ -1,7 +1,8 @@
 """The seal and the head of a snapshot in memory: whether it is whole, what it is of, and how long it is.
 
 Workers write snapshots and read them; agents, who carry them from node to node, read no more than this.  The body
-has a checksum of its own, which is compared by whoever loads it: it takes torch.
+has a checksum of its own, which is compared by whoever loads it: it takes torch.  Where workers of another shape may
+want pieces of it, its blocks have checksums, too, behind it, and whoever reads a piece compares those.
 """
 
 from __future__ import annotations

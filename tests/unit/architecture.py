@@ -30,13 +30,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "transition": frozenset({"model"}),
     "ring": frozenset({"phases"}),
     "seal": frozenset({"model"}),
+    "pieces": frozenset({"model", "seal"}),
     "tokens": frozenset({"model"}),
     "codec": frozenset({"model", "messages", "wire"}),
     "coordinator": frozenset(
         {"model", "phases", "messages", "effects", "planner", "profiles", "codec", "tls", "tokens"}
     ),
-    "agent": frozenset({"model", "phases", "messages", "effects", "ring", "seal", "codec", "tls", "tokens"}),
-    "worker": frozenset({"model", "phases", "messages", "transition", "ring", "seal", "codec"}),
+    "agent": frozenset({"model", "phases", "messages", "effects", "ring", "seal", "pieces", "codec", "tls", "tokens"}),
+    "worker": frozenset({"model", "phases", "messages", "transition", "ring", "seal", "pieces", "codec"}),
     "simulator": frozenset({"model", "phases", "messages", "effects", "planner", "transition", "coordinator", "agent"}),
     "cli": frozenset(
         {"model", "phases", "messages", "effects", "planner", "codec", "tls", "coordinator", "agent", "simulator"}

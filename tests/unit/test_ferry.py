@@ -21,12 +21,12 @@ from unicorn_mgr import seal
 from unicorn_mgr.agent import ferry, stripes
 from unicorn_mgr.agent.copies import Copies
 from unicorn_mgr.agent.ferry import Denied, Ferry, Pace, Pier
-from unicorn_mgr.agent.pieces import Come, size_of
 from unicorn_mgr.agent.stripes import Stripes
 from unicorn_mgr.cli.certs import make
 from unicorn_mgr.effects.agent import SendBackup
 from unicorn_mgr.messages import Holder
 from unicorn_mgr.model import Mark, Run
+from unicorn_mgr.pieces import Come, size_of
 from unicorn_mgr.tls import agent_context
 from unicorn_mgr.tokens import token
 

@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from unit.sealed import mark, memory, sealed
 
-from unicorn_mgr import seal
-from unicorn_mgr.agent import pieces
-from unicorn_mgr.agent.pieces import Lost, Source
+from unicorn_mgr import pieces, seal
 from unicorn_mgr.model import Run
+from unicorn_mgr.pieces import Lost, Source
 from unicorn_mgr.seal import Snapshot
 
 BODY = bytes(i * 7 % 251 for i in range(3000))
@@ -53,6 +52,7 @@ def runs(draw: st.DrawFn) -> Run:
     return Run(draw(st.integers(0, 500)), length, count, stride)
 
 
+@example([Run(0, 0, 6, 607)], 0, 5000)
 @given(st.lists(runs(), max_size=5), st.integers(0, 2000), st.sampled_from([1, 64, 500, 5000]))
 def test_all_that_is_wanted_comes_in_its_order(wanted: list[Run], skip: int, at_once: int) -> None:
     data = sealed(mark(7), body=BODY, piecewise=True)

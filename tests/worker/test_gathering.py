@@ -16,10 +16,10 @@ from worker.test_errands import Line, errands
 from worker.test_reshaping import Shaped, leave_behind, name_of
 
 from unicorn_mgr.agent.backups import Backups
-from unicorn_mgr.agent.pieces import size_of
 from unicorn_mgr.effects.agent import Gather, Lot
 from unicorn_mgr.messages import Attached, FormerSnapshot, Holder, PieceWanted, SnapshotFetched, SnapshotWanted
 from unicorn_mgr.model import Holdings, StatePart, said
+from unicorn_mgr.pieces import size_of
 from unicorn_mgr.seal import find
 from unicorn_mgr.tokens import token
 from unicorn_mgr.transition.layout import Piece, whole

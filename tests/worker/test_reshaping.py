@@ -325,13 +325,20 @@ def files() -> Iterator[list[int]]:
         os.close(file)
 
 
-def leave_behind(files: list[int], written: Shaped, step: int, committed: int = 0, axes: dict[str, int] = FOUR) -> Mark:
+def leave_behind(
+    files: list[int],
+    written: Shaped,
+    step: int,
+    committed: int = 0,
+    axes: dict[str, int] = FOUR,
+    piecewise: bool = True,
+) -> Mark:
     """Each worker's snapshot of a step, which one of them knows to be committed."""
     mark = Mark(step, Lineage(0, EPOCH))
     for position, (file, bench) in enumerate(zip(files, written.benches, strict=True)):
         written.fill(position, step)
         of = {"job": "job", "position": position, "axes": axes, "model": list(MODEL.values())}
-        buffer, draft = Buffer(file), Draft(mark, of, bench.packed(step), piecewise=True)
+        buffer, draft = Buffer(file), Draft(mark, of, bench.packed(step), piecewise)
         buffer.make_room(draft)
         buffer.write(draft, lambda: None)
         buffer.seal()
@@ -364,6 +371,15 @@ def test_what_another_shape_has_left_in_memory_is_read_as_well(
         assert offered == [Holdings(NO_STATE, snapshots=(mark,), committed=(mark,))] * len(kept)
     for memory, bench in zip(kept, fresh.benches, strict=True):
         assert memory.load(bench.replica, mark) == Origin(Progress(3, -1, 0), 0, "memory")
+    fresh.check(3)
+
+
+def test_what_can_be_checked_only_as_a_whole_is_read_as_a_whole(tmp_path: Path, files: list[int]) -> None:
+    mark = leave_behind(files, Shaped(str(tmp_path), FOUR), 3, piecewise=False)
+    fresh = Shaped(str(tmp_path), {})
+    (memory,) = memories(fresh, files)
+    assert memory.offer(Holdings()).snapshots == (mark,)
+    memory.load(fresh.benches[0].replica, mark)
     fresh.check(3)
 
 

@@ -23,8 +23,7 @@ from typing import TypeVar
 
 import structlog
 
-from unicorn_mgr import seal
-from unicorn_mgr.agent import pieces
+from unicorn_mgr import pieces, seal
 from unicorn_mgr.agent.copies import Copies, NoRoom
 from unicorn_mgr.agent.ferry import PARTS_MAX, Denied, Ferry, Pier, Sight
 from unicorn_mgr.agent.gates import Gates

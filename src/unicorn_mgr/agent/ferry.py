@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from unicorn_mgr import tokens
-from unicorn_mgr.agent import pieces
+from unicorn_mgr import pieces, tokens
 from unicorn_mgr.agent.copies import Copies, Disowned, NoRoom
 from unicorn_mgr.agent.gates import Gates
 from unicorn_mgr.agent.stripes import CHUNK_BYTES, Stripes

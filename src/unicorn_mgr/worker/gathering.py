@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 
 from unicorn_mgr.messages import FormerSnapshot, PieceWanted
 from unicorn_mgr.model import Run
-from unicorn_mgr.seal import Snapshot, aligned, read_head
+from unicorn_mgr.pieces import Lost, Source
+from unicorn_mgr.seal import Snapshot, Torn, aligned, read_head
 from unicorn_mgr.transition.layout import Box, Piece, runs
 from unicorn_mgr.worker.reshaping import Wanted, pieces_of, reshaped
 from unicorn_mgr.worker.siblings import Place
@@ -27,6 +28,8 @@ from unicorn_mgr.worker.transfer import bytes_of
 
 PIECES_AT = 4096
 """Where they go in this worker's memory: behind where the seal would be of a snapshot of its own."""
+READ_BYTES = 4 << 20
+"""So much is read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,38 @@ def gathered(left: Left, of: Mapping[str, Any], desk: Desk | None, place: Place,
         if desk is not None and not away.keys().isdisjoint(wanted):
             yield from _brought({p: names for p, names in wanted.items() if p in away}, away, desk)
         for position in wanted.keys() - away.keys():
-            part = load(heads[position], {})
-            for name, tensor in zip(part.names, part.tensors, strict=True):
-                if name in wanted[position]:
-                    yield position, name, None, tensor
+            yield from _read(position, heads[position], wanted[position])
 
     return reshaped([outline(heads[p]) for p in sorted(heads)], left.axes, read, place, state, away.keys())
+
+
+def _read(
+    position: int, head: Snapshot, wanted: Mapping[str, Sequence[Box]]
+) -> Iterator[tuple[int, str, Box | None, torch.Tensor]]:
+    """From a part that lies here.  Raises `Torn`."""
+    if not head.blocks_at:  # it can only be checked as a whole
+        part = load(head, {})
+        for name, whole in zip(part.names, part.tensors, strict=True):
+            if name in wanted:
+                yield position, name, None, whole
+        return
+    source, layout, tensors = Source(head.file, head), pieces_of(outline(head)), _tensors(head)
+    for name, boxes in wanted.items():
+        (at, dtype), piece = tensors[name], layout[name]
+        for box in boxes:
+            tensor = torch.empty(box.lengths, dtype=dtype)
+            try:
+                _fill(bytes_of(tensor), source.read(runs(box, piece.box, piece.element_bytes, at), 0, READ_BYTES))
+            except Lost as why:
+                raise Torn(str(why)) from why
+            yield position, name, box, tensor
+
+
+def _fill(view: memoryview, blocks: Iterable[bytes]) -> None:
+    at = 0
+    for block in blocks:
+        view[at : at + len(block)] = block
+        at += len(block)
 
 
 def _heads(

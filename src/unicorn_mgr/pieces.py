@@ -55,7 +55,7 @@ class Source:
         """Their bytes without the first `skip`, at most `at_once` together.  Raises `Lost`."""
         waiting: list[bytes] = []
         total = 0
-        for data in _after(skip, (data for run in runs for data in self._of_run(run, at_once))):
+        for data in _after(skip, (data for run in runs if run.size for data in self._of_run(run, at_once))):
             if total + len(data) > at_once:
                 yield self._sure(waiting)
                 waiting, total = [], 0
