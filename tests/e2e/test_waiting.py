@@ -71,7 +71,7 @@ def check_nothing_computed_twice(low: Job) -> None:
 
 
 def test_whoever_stores_is_killed_and_another_stores(shared: Cluster, undisturbed: Undisturbed, tmp_path: Path) -> None:
-    low = submit_low(shared, tmp_path / "store", drills=("0.0:kill:0:checkpoint",))
+    low = submit_low(shared, tmp_path / "store", drills=("0.0:kill:0:snapshot",))
     high = gives_way(shared, low)
     wait_until_it_waits(shared, low)
     (high.out / "hurry").touch()
