@@ -394,3 +394,18 @@ def test_newcomers_without_state_wait_until_the_only_member_that_has_it_is_fence
     assert world.decisions(e.EpochGranted) == []
     world.wait(2.0)
     assert [d.members for d in world.decisions(e.EpochGranted)] == [("gpt/1.0",)]
+
+
+def test_a_node_that_an_observed_job_keeps_from_being_lost_is_no_incident_of_the_others(new_world: NewWorld) -> None:
+    """One that is opened and closed again without anything done about it would be opened for ever."""
+    world = new_world(nodes=2, slots=2)
+    world.train("watched", 2, observe=True)
+    world.train("other", 2)
+    node = world.worker("other/0.0").node
+    assert node in {w.node for w in world.job("watched").workers.values()}
+    world.tell(e.NodeSilent(node, 3.0), e.JobHalted("watched", 3.0))
+    assert [(i.job, i.would_have) for i in world.incidents] == [("watched", True)]
+    world.wait(3_600.0)
+    assert world.decisions(e.NodeLost) == []
+    world.tell(e.NodeHeard(node))
+    assert not world.incident().open

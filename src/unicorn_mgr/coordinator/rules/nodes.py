@@ -47,8 +47,10 @@ def lost(c: Context) -> Iterator[Decision]:
         reason = _why_lost(c, node)
         if not reason:
             continue
-        hurt = [j for j in _jobs_on(c.state, node) if not _has_incident(c.state, j, node)]
         observed = [j for j in _jobs_on(c.state, node) if c.state.observes(j)]
+        # A node with an observed job on it is not given up: that is no failure of the others there.
+        told = observed or _jobs_on(c.state, node)
+        hurt = [j for j in told if not _has_incident(c.state, j, node)]
         silent = c.now - node.silent_at + c.settings.lease_seconds
         if hurt:
             opened = _opened(c, node, hurt[0].name, reason, silent, would_have=c.state.observes(hurt[0]))
