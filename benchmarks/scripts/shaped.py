@@ -211,6 +211,13 @@ class Agent:
         self._told[worker] = queue.Queue()
         self._backups.copies.add_own(worker, JOB, tuple(map(os.dup, files)))
 
+    def close(self) -> None:
+        """All memory is given back."""
+        for worker in self._told:
+            self._backups.copies.end_own(worker)
+        self._backups.copies.release(())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
     def gather(self, worker: str, asked: SnapshotWanted) -> SnapshotFetched:
         """Bring it pieces."""
         lots = tuple(map(self._lot, asked.pieces))
