@@ -409,3 +409,21 @@ def test_a_node_that_an_observed_job_keeps_from_being_lost_is_no_incident_of_the
     assert world.decisions(e.NodeLost) == []
     world.tell(e.NodeHeard(node))
     assert not world.incident().open
+
+
+def test_a_job_whose_last_member_turns_out_to_have_finished_ends_without_its_successor(new_world: NewWorld) -> None:
+    """Its node was given up while it came to the end of its loop, and is back before it would have been fenced."""
+    world = new_world(nodes=2, slots=2)
+    world.train("pair", 2)
+    world.train("lone", 1)
+    node = world.worker("lone/0.0").node
+    world.tell(e.NodeSilent(node, 3.0), e.JobHalted("pair", 3.0))
+    assert world.node(node).phase is NodePhase.LOST
+    world.begin_all("lone")
+    assert world.worker("lone/0.1").phase is WorkerPhase.READY
+    world.attach(node, 2, workers=("lone/0.0",))
+    world.tell(e.WorkerTold("lone/0.0", m.LoopEnded(9)), e.WorkerExited(m.Exited("lone/0.0", 0)))
+    assert [s.worker for _, s in world.said(m.StopWorker)][-1] == "lone/0.1"
+    world.tell(e.WorkerExited(m.Exited("lone/0.1", -15)))
+    assert (world.job("lone").over, world.job("lone").end_reason) == (True, "finished after step 9")
+    assert not [i for i in world.incidents if i.open and i.job == "lone"]

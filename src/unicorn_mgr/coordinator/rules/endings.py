@@ -181,9 +181,10 @@ def stopping(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def _is_too_late(job: Job, worker: Worker) -> bool:
-    """It is no member, or never had the state; unless its replica is through, and it is only about to say so."""
+    """It never had the state, or is no member; unless its replica is through, and it is only about to say so."""
     through = {w.seat for w in job.workers.values() if w.loop_ended}
-    return not (worker.name in job.members and worker.formed) and through.isdisjoint(seats_beside(job, worker.seat))
+    about_to = worker.name in job.members or not through.isdisjoint(seats_beside(job, worker.seat))
+    return not (worker.formed and about_to)
 
 
 def stopping_deadlines(c: Context, job: Job) -> Iterator[float]:
