@@ -103,8 +103,9 @@ class Bench:
         *,
         slot: int = 0,
         job_id: str = "",
+        forget: bool = True,
     ) -> Outcome:
-        """As a worker."""
+        """As a worker.  `forget`: nobody counts on what it has left."""
         self._lay_out(files or {})
         worker = f"job/{next(self._numbers)}.0"
         order = StartWorker(
@@ -118,7 +119,8 @@ class Bench:
         )
         gone = self._run(self._start(order))
         output = (self._folder / "data" / "logs" / "job" / f"{worker.rpartition('/')[2]}.log").read_text()
-        self._run(self._forget(worker))
+        if forget:
+            self._run(self._forget(worker))
         return Outcome(gone.code, output, self._left(files or {}))
 
     def restart_agent(self) -> None:

@@ -26,6 +26,7 @@ from unicorn_mgr.seal import WHOLE, Torn, find
 ORDER_BYTES_MAX = 180_000
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
+TRIES_COUNTED = 6
 
 STORED, SUPERSEDED, UNABLE, BROKEN = 0, 3, 4, 5
 """How a porter ends for good; after any other end the part is taken up again."""
@@ -69,7 +70,7 @@ class Berth:
     """Who has done so."""
     by_log: str = ""
     words: list[dict[str, Any]] = field(default_factory=list)
-    """What the porter has been told."""
+    """What the porter has been told: of each kind the newest."""
     pidfd: int = -1
     line: socket.socket | None = None
     tries: int = 0
@@ -197,17 +198,21 @@ class Berths:
     def _ring(self, berth: Berth) -> None:
         assert berth.bell is not None
         try:
-            said = berth.bell.recv(ORDER_BYTES_MAX)
+            said = berth.bell.recv(ORDER_BYTES_MAX, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # what was to be heard was said to a line before it, which had the same number
+            return
         except OSError:
             said = b""
         if not said:
             self._hang_up(berth)
-        elif not berth.busy and _is_sealed(berth.file):
-            berth.order, berth.by, berth.by_log = json.loads(said), berth.worker, berth.log
+        elif berth.busy or not _is_sealed(berth.file):
+            self._answer(berth, "there is nothing to store")
+        elif not (order := _order(said)):
+            self._answer(berth, f"its environment and the like are more than {ORDER_BYTES_MAX} bytes")
+        else:
+            berth.order, berth.by, berth.by_log = order, berth.worker, berth.log
             berth.words, berth.tries = [], 0
             self._fork(berth)
-        else:
-            self._answer(berth, "there is nothing to store")
 
     def _hear(self, berth: Berth) -> None:
         """All that a porter has said by now."""
@@ -237,8 +242,11 @@ class Berths:
         if ended.si_code == os.CLD_EXITED and ended.si_status in ANSWERS:
             self._finish(berth, ANSWERS[ended.si_status])
         else:
-            berth.due = time.monotonic() + min(RETRY_SECONDS * 2**berth.tries, RETRY_SECONDS_MAX)
-            berth.tries += 1
+            self._try_again(berth)
+
+    def _try_again(self, berth: Berth) -> None:
+        berth.due = time.monotonic() + min(RETRY_SECONDS * 2 ** min(berth.tries, TRIES_COUNTED), RETRY_SECONDS_MAX)
+        berth.tries += 1
 
     # -- porters -------------------------------------------------------------------------
 
@@ -247,9 +255,16 @@ class Berths:
             self._finish(berth, "the template has more than one thread")
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # there is no memory for it now, or there are too many processes
+            ours.close()
+            theirs.close()
+            self._try_again(berth)
+            return
         if pid == 0:
             try:
+                ours.close()  # or it would never hear that the template is gone
                 self._become((berth.file, theirs.fileno()))
                 from unicorn_mgr.worker import porter  # noqa: PLC0415 - a template without torch never gets here
 
@@ -264,7 +279,7 @@ class Berths:
         self._poll.register(berth.pidfd, select.POLLIN)
 
     def _tell(self, berth: Berth, said: dict[str, Any]) -> None:
-        berth.words.append(said)
+        berth.words = [*(word for word in berth.words if word["op"] != said["op"]), said]
         if berth.line is not None:
             with contextlib.suppress(OSError):  # it has died: the next one is told
                 berth.line.send(json.dumps(said).encode(), socket.MSG_DONTWAIT)
@@ -306,6 +321,15 @@ class Berths:
             self._hang_up(berth)
             os.ftruncate(berth.file, 0)
             os.close(berth.file)
+
+
+def _order(said: bytes) -> dict[str, Any]:
+    """Empty if it was cut off: then it was too long."""
+    try:
+        order: dict[str, Any] = json.loads(said)
+    except ValueError:
+        return {}
+    return order
 
 
 def _free(file: int) -> None:
