@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from unit.test_core_parts import LINEAGE
 from unit.test_core_suspension import STORE, Suspending
 from unit.world import kinds
 
@@ -110,6 +111,24 @@ def test_what_is_lost_is_begun_again_in_a_shape_that_fits(world: Shaped) -> None
     assert orders[0].restarts > 0, "nobody of the other shape has met under this number"
     axes = {tuple((axis.name, axis.size) for axis in s.welcome.replica) for _, s in world.said(m.StartWorker)}
     assert axes == {(("shard", 2),)}
+
+
+def test_parts_of_checkpoints_of_the_shape_before_make_none_of_this_one(world: Shaped) -> None:
+    """Two of four are as many as there are now; whoever stores them is not waited for, and ended."""
+    world.begun()
+    told = [m.CheckpointHanded(20, LINEAGE, STORE), m.CheckpointWritten(20, LINEAGE, STORE, handed=True)]
+    world.tell(*(e.WorkerTold(f"gpt/{seat}.0", told[0]) for seat in (2, 3)))
+    world.lose("large")
+    go_on(world)
+    assert world.at() == (["small"] * 2, TWO)
+    old = ("gpt/2.0", "gpt/3.0")
+    known = tuple(name for name in old if name in world.job().workers)
+    world.attach("large", slots=4, workers=known)
+    world.tell(*(e.WorkerTold(name, told[1]) for name in old))
+    assert world.job().checkpoint is None
+    world.tell(*(e.WorkerExited(m.Exited(name, -9)) for name in old))
+    assert sorted(world.job().workers) == ["gpt/0.1", "gpt/1.1"]
+    assert set(old) <= {body.worker for _, body in world.said(m.ForgetWorker)}
 
 
 def test_parts_of_the_shape_before_are_known_until_the_new_ones_have_copies(world: Shaped) -> None:

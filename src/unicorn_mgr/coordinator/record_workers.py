@@ -255,7 +255,7 @@ def _told(state: ClusterState, job: Job, worker: Worker, fact: LastingFact, now:
             job.backups.disown(minority)
             job.parts.disown(minority)
         case CheckpointHanded() | CheckpointWritten() | CheckpointFailed() | CheckpointPublished():
-            if not job.over:
+            if not job.over and worker.start >= job.starts_before:  # its part is one of this shape
                 _checkpoint(state, job, worker, fact, now)
         case SnapshotsStopped():
             pass  # its user is told of it by the journal

@@ -190,4 +190,5 @@ def _done_with(c: Context, job: Job, worker: Worker) -> bool:
     if worker.name in job.members or (worker.ended_well and not worker.retiring):
         return False
     told = worker.accounted or worker.condemned or worker.fresh_start or not worker.incident
-    return told and (job.incarnations[worker.seat] > WorkerName.parse(worker.name).incarnation + 1)
+    followed = job.incarnations[worker.seat] > WorkerName.parse(worker.name).incarnation + 1
+    return told and (followed or worker.start < job.starts_before)  # nobody follows one of another shape
