@@ -116,15 +116,15 @@ def test_what_is_lost_is_begun_again_in_a_shape_that_fits(world: Shaped) -> None
 def test_parts_of_checkpoints_of_the_shape_before_make_none_of_this_one(world: Shaped) -> None:
     """Two of four are as many as there are now; whoever stores them is not waited for, and ended."""
     world.begun()
-    told = [m.CheckpointHanded(20, LINEAGE, STORE), m.CheckpointWritten(20, LINEAGE, STORE, handed=True)]
-    world.tell(*(e.WorkerTold(f"gpt/{seat}.0", told[0]) for seat in (2, 3)))
+    handed, stored = m.CheckpointHanded(20, LINEAGE, STORE), m.CheckpointWritten(20, LINEAGE, STORE, handed=True)
+    world.tell(*(e.WorkerTold(f"gpt/{seat}.0", handed) for seat in (2, 3)))
     world.lose("large")
     go_on(world)
     assert world.at() == (["small"] * 2, TWO)
     old = ("gpt/2.0", "gpt/3.0")
     known = tuple(name for name in old if name in world.job().workers)
     world.attach("large", slots=4, workers=known)
-    world.tell(*(e.WorkerTold(name, told[1]) for name in old))
+    world.tell(*(e.WorkerTold(name, stored) for name in old))
     assert world.job().checkpoint is None
     world.tell(*(e.WorkerExited(m.Exited(name, -9)) for name in old))
     assert sorted(world.job().workers) == ["gpt/0.1", "gpt/1.1"]
