@@ -196,7 +196,8 @@ async def test_a_fetch_that_is_not_wanted_any_more_ends(a: Agent, b: Agent, c: A
     with socket.create_server(("127.0.0.1", 0)) as silent:
         c.backups.fetch(WORKER, PART, mark(7), 0, (replace(c.holder(c), port=silent.getsockname()[1]),))
         line, _ = await asyncio.to_thread(silent.accept)
-        c.backups.fetch(WORKER, PART, Mark(), 0, ())
+        for _ in range(2):  # an agent is told again of what nobody has answered
+            c.backups.fetch(WORKER, PART, Mark(), 0, ())
         assert await c.hears() == Fetched(WORKER, mark(7), "it is not wanted any more")
         with line:
             data = sealed(mark(7))
@@ -204,6 +205,18 @@ async def test_a_fetch_that_is_not_wanted_any_more_ends(a: Agent, b: Agent, c: A
             ferry._say(line, {"size": len(data), "seal": data[: seal.SEAL.size].hex()})
             assert await asyncio.to_thread(line.recv, 100) == b"", "it hangs up"
     assert content(into) == b""
+    assert c.told.empty()
+
+
+@agents
+async def test_whoever_asks_an_agent_that_has_only_just_come_to_stop_does_not_wait(
+    a: Agent, b: Agent, c: Agent
+) -> None:
+    """The one before it, which was bringing the snapshot, has died before it could say that it has stopped."""
+    del a, b
+    c.has()
+    c.backups.fetch(WORKER, PART, Mark(), 0, ())
+    assert await c.hears() == Fetched(WORKER, Mark(), "nothing is under way")
 
 
 class Meeting(Stripes):

@@ -213,13 +213,15 @@ def test_one_that_can_not_be_brought_is_offered_no_more(files: tuple[int, int]) 
     assert here.offer(Holdings()).elsewhere == (mark(6),)
 
 
-def test_nobody_writes_into_a_worker_s_memory_once_it_goes_on(files: tuple[int, int]) -> None:
+@pytest.mark.parametrize("agent", ["stops", "has only just come"])
+def test_nobody_writes_into_a_worker_s_memory_once_it_goes_on(files: tuple[int, int], agent: str) -> None:
     """A newer membership comes while one is brought: the agent is told to stop, and has."""
     line = Line(overtaken=True)
 
     def wanted(asked: SnapshotWanted) -> None:
         if asked.mark == Mark():
-            line.snapshot_fetched = SnapshotFetched(mark(7), "it is not wanted any more")
+            said = SnapshotFetched(mark(7), "it is not wanted any more")
+            line.snapshot_fetched = said if agent == "stops" else SnapshotFetched(Mark(), "nothing is under way")
 
     line.on_wanted = wanted
     here = memory(line, *files)

@@ -75,6 +75,7 @@ class Backups:
         self._emit = emit
         self._sending: dict[str, tuple[SendBackup, threading.Event]] = {}
         self._fetching: dict[str, threading.Event] = {}
+        """By worker, what ends the last fetch that it has asked this agent for."""
         self._closing = threading.Event()
 
     def open(self, address: str, memory: Path) -> int:
@@ -206,14 +207,22 @@ class Backups:
         return [(part, seen) for (part, _), of_part in zip(questions, answers, strict=False) for seen in of_part]
 
     def fetch(self, worker: str, part: StatePart, mark: Mark, buffer: int, holders: Sequence[Holder]) -> None:
-        """Bring a snapshot into a worker's own memory; `Fetched` follows, once for each.  No mark: stop that."""
+        """Bring a snapshot into a worker's own memory; `Fetched` follows, once for each.  No mark: stop that.
+
+        If it was an agent before this one that has begun it, that is over, and `Fetched` of no mark follows.
+        """
+        if mark != Mark():
+            self._begin_fetching(worker, mark, partial(self._fetch, worker, part, mark, buffer, holders))
+        elif worker in self._fetching:
+            self._fetching[worker].set()
+        else:
+            self._emit(Fetched(worker, mark, "nothing is under way"))
+
+    def _begin_fetching(self, worker: str, mark: Mark, work: Callable[[threading.Event], str]) -> None:
         if worker in self._fetching:
-            self._fetching.pop(worker).set()
-        if mark == Mark():
-            return
+            self._fetching[worker].set()
         stop = self._fetching[worker] = threading.Event()
-        work = partial(self._fetch, worker, part, mark, buffer, holders, stop)
-        self._in_thread(work, lambda failed: self._emit(Fetched(worker, mark, failed)))
+        self._in_thread(lambda: work(stop), lambda failed: self._emit(Fetched(worker, mark, failed)))
 
     def _fetch(
         self, worker: str, part: StatePart, mark: Mark, buffer: int, holders: Sequence[Holder], stop: threading.Event
@@ -266,11 +275,7 @@ class Backups:
 
     def gather(self, order: Gather) -> None:
         """Bring pieces of several snapshots into a worker's own memory; `Fetched` follows."""
-        if order.worker in self._fetching:
-            self._fetching.pop(order.worker).set()
-        stop = self._fetching[order.worker] = threading.Event()
-        work = partial(self._gather, order, stop)
-        self._in_thread(work, lambda failed: self._emit(Fetched(order.worker, order.mark, failed)))
+        self._begin_fetching(order.worker, order.mark, partial(self._gather, order))
 
     def _gather(self, order: Gather, stop: threading.Event) -> str:
         """In a thread: why they are not there, empty if they are."""

@@ -84,7 +84,8 @@ class Errands:
 
         def answer() -> SnapshotFetched | None:
             said = self._link.snapshot_fetched
-            return said if said is not before and said is not None and said.mark == wanted.mark else None
+            # No mark: an agent that has just come knows of nothing.
+            return said if said is not before and said is not None and said.mark in (wanted.mark, Mark()) else None
 
         if not self._membership.wait(lambda: answer() is not None):
             # Nobody may write there any more before this goes on.
