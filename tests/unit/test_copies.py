@@ -63,6 +63,17 @@ def test_whoever_does_not_know_what_all_have_takes_nothing_away() -> None:
     assert steps(copies) == [3, 5, 9]
 
 
+def test_memory_is_made_as_it_is_needed() -> None:
+    """Whoever asks for anything here would wait for all of it, the agent's event loop, too."""
+    copies = Copies(1 << 40)
+    copy, file = copies.begin(PART, mark(3), 1, 1 << 39, NOBODY_KNOWS, "gpt/1.0")
+    assert os.fstat(file).st_blocks == 0
+    os.close(file)
+    with pytest.raises(NoRoom):
+        copies.begin(SECOND, mark(3), 1, (1 << 39) + 1, NOBODY_KNOWS, "gpt/2.0")
+    copies.forget(copy.part)
+
+
 def test_half_a_copy_is_none() -> None:
     """A short one looks like a whole one from its head."""
     copies = Copies(ROOM)

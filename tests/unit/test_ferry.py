@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import socket
 import ssl
@@ -263,6 +264,22 @@ def test_no_room_is_an_answer_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(Denied, match="--snapshot-bytes"):
         push(small, sealed(mark(7)))
     small.pier.close()
+
+
+def test_a_visitor_that_is_gone_at_once_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, failures = socket.socket.accept, iter([ConnectionAbortedError(), OSError(errno.EMFILE, "files")] * 50)
+
+    def accept(self: socket.socket) -> tuple[socket.socket, Any]:
+        for failed in failures:
+            raise failed
+        return plain(self)
+
+    monkeypatch.setattr(ferry, "ACCEPT_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    made = Node()
+    push(made, sealed(mark(7)))
+    assert made.steps() == [7]
+    made.pier.close()
 
 
 def test_the_pace_is_kept_by_all_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ class Copies:
             file = os.memfd_create(f"unicorn-copy-{part.job_id}-{part.position}")
             copy = Copy(part, mark, checksum, size, file, f"{source} {secrets.token_hex(8)}")
             try:
-                os.posix_fallocate(copy.file, 0, size)
+                os.ftruncate(copy.file, size)  # its pages are made as they come: all at once would take seconds
             except OSError as failed:
                 os.close(copy.file)
                 raise NoRoom(f"no {size} bytes: {failed.strerror}") from failed

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import socket
 import ssl
@@ -44,6 +43,7 @@ SILENT_SECONDS = 10.0
 STALLED_SECONDS = 3.0
 """The same while a snapshot comes that a worker waits for."""
 VISITORS_MAX = 64
+ACCEPT_AGAIN_SECONDS = 0.1
 ASKED_MAX = 2
 """Chunks that one holder is asked for at once."""
 PARTS_MAX, RUNS_MAX = 200, 1000
@@ -94,17 +94,18 @@ class Ferry:
         """Leave a copy of a worker's snapshot, as ordered.  Raises `Denied`, and `OSError`."""
         asked = {"op": "push", "mark": _plain(head.mark), "checksum": head.checksum, "size": head.end}
         asked |= {"base": _plain(order.base), "source": order.worker}
-        with self._call(order.to, order.part, asked) as (line, answer), _mapped(file, head.end) as memory:
+        with self._call(order.to, order.part, asked) as (line, answer), _room(head.end) as buffer:
             at = int(answer["at"])
-            with memoryview(memory) as whole:
-                while at < head.end:
-                    with whole[at : at + CHUNK_BYTES] as chunk:
-                        if stop.wait(self.pace.seconds_for(len(chunk))):
-                            raise Denied("it is not wanted any more")
-                        line.sendall(_CHUNK.pack(len(chunk), zlib.crc32(chunk)))
-                        self._gates.reach("push")
-                        line.sendall(chunk)
-                        at += len(chunk)
+            while at < head.end:
+                with buffer[: head.end - at] as chunk:
+                    if stop.wait(self.pace.seconds_for(len(chunk))):
+                        raise Denied("it is not wanted any more")
+                    if os.preadv(file, [chunk], at) < len(chunk):
+                        raise OSError("it is cut short")
+                    line.sendall(_CHUNK.pack(len(chunk), zlib.crc32(chunk)))
+                    self._gates.reach("push")
+                    line.sendall(chunk)
+                    at += len(chunk)
             _answer(line)
 
     def pull(self, holder: Holder, part: StatePart, mark: Mark, stripes: Stripes) -> None:
@@ -228,6 +229,7 @@ class Pier:
         self._secure = secure
         self._listener: socket.socket | None = None
         self._places = threading.Semaphore(VISITORS_MAX)
+        self._closed = threading.Event()
 
     def open(self, address: str, port: int = 0) -> int:
         """Listen on this port, or any; returns which."""
@@ -246,18 +248,22 @@ class Pier:
 
     def close(self) -> None:
         """Nobody lands any more."""
+        self._closed.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # whoever waits in accept would hold the port
             self._listener.close()
 
     def _listen(self, listener: socket.socket) -> None:
-        while True:
+        while not self._closed.is_set():
             self._places.acquire()
             try:
                 line, _ = listener.accept()
-            except OSError:
-                return
+            except OSError as failed:  # its visitor is gone again, or this agent has too many files open for now
+                self._places.release()
+                log.debug("a visiting agent was not let in", why=str(failed))
+                self._closed.wait(ACCEPT_AGAIN_SECONDS)
+                continue
             threading.Thread(target=self._serve, args=(line,), name="unicorn-visitor", daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
@@ -308,17 +314,20 @@ class Pier:
             part, mark, int(asked["checksum"]), int(asked["size"]), base, str(asked["source"])
         )
         try:
-            memory = _mapped(file, copy.size)
+            at = copy.received
+            _say(line, {"at": at})
+            with _room(copy.size) as buffer:
+                while at < copy.size:
+                    self._gates.reach("receive")
+                    with buffer[: copy.size - at] as room:
+                        length = _chunk(line, room)
+                    with buffer[:length] as chunk:
+                        if os.pwrite(file, chunk, at) != length:
+                            raise OSError("there is no memory for it")
+                    at += length
+                    copy.received = max(copy.received, at)
         finally:
             os.close(file)
-        at = copy.received
-        _say(line, {"at": at})
-        with memory, memoryview(memory) as whole:
-            while at < copy.size:
-                self._gates.reach("receive")
-                with whole[at : copy.size] as room:
-                    at += _chunk(line, room)
-                copy.received = max(copy.received, at)
         why = self._copies.check(copy)
         _say(line, {"denied": why} if why else {"kept": True})
 
@@ -333,7 +342,7 @@ class Pier:
             if SEAL.unpack(seal)[-1] != head.checksum:
                 raise Denied("it has been written over meanwhile")
             _say(line, {"size": head.end, "seal": seal.hex()})
-            with memoryview(bytearray(min(CHUNK_BYTES, head.end))) as buffer:
+            with _room(head.end) as buffer:
                 _send_chunks(line, file, head.end, seal, buffer, self._gates)
         finally:
             os.close(file)
@@ -391,9 +400,9 @@ def _send_chunks(line: socket.socket, file: int, end: int, seal: bytes, buffer: 
             line.sendall(chunk)
 
 
-def _mapped(file: int, size: int) -> mmap.mmap:
-    """With all its pages at once: one fault each would take longer than the bytes."""
-    return mmap.mmap(file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+def _room(size: int) -> memoryview:
+    """For one chunk after the other.  Not a map: to make one of many pages keeps all other threads waiting."""
+    return memoryview(bytearray(min(CHUNK_BYTES, size)))
 
 
 def _check_role(line: ssl.SSLSocket) -> None:
