@@ -380,6 +380,30 @@ def test_a_job_out_of_reach_is_fenced_though_its_node_is_lost_for_another_jobs_s
     assert world.members("lone") == ["lone/0.1"]
 
 
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_job_is_fenced_though_its_node_is_isolated_for_another_jobs_sake(new_world: NewWorld, silent: bool) -> None:
+    """Whether its agent has heard that, nobody knows before it tells that the worker has ended."""
+    world = new_world(nodes=4, slots=2)
+    world.train("pair", 2, checkpoint_url="file:///store")
+    world.train("lone", 1, checkpoint_url="file:///store")
+    node = world.worker("lone/0.0").node
+    assert node in {w.node for w in world.job("pair").workers.values()}
+    world.take()
+    if silent:
+        world.tell(e.NodeSilent(node, 3.0))
+    (there,) = (w.name for w in world.job("pair").workers.values() if w.node == node)
+    world.tell(e.WorkerTold(there, m.Raised("RuntimeError", "uncorrectable ECC error")))
+    assert world.node(node).phase is NodePhase.ISOLATED
+    world.begin_all("lone")
+    world.wait(world.settings.fence_seconds - world.settings.lease_seconds - 1.0)
+    assert world.decisions(e.LifeEnded) == []
+    if silent:
+        world.wait(2.0)
+    else:
+        world.tell(e.WorkerExited(m.Exited("lone/0.0", -9)))
+    assert [d.job for d in world.decisions(e.LifeEnded)] == ["lone"]
+
+
 def test_newcomers_without_state_wait_until_the_only_member_that_has_it_is_fenced(new_world: NewWorld) -> None:
     """It is cut off in the middle of their joining, and may never have heard of them: it trains on by itself."""
     world = new_world(nodes=2)

@@ -222,6 +222,8 @@ def _node_degraded(state: ClusterState, event: e.NodeDegraded) -> None:
 
 def _node_given_up(state: ClusterState, name: str, phase: NodePhase, reason: str, now: float) -> None:
     node = state.nodes[name]
+    if node.phase is not NodePhase.SILENT:  # what its agent is told may not reach it any more
+        node.silent_at = now
     node.phase, node.reason = phase, reason
     if phase is NodePhase.LOST:
         _copies_gone(state, name)

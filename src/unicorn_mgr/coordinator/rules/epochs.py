@@ -58,7 +58,8 @@ def _end_known(c: Context, worker: Worker) -> bool:
 
 def _fenced_at(settings: Settings, node: Node) -> float:
     """When an agent that hears no coordinator has stopped its workers for good, should it live."""
-    return node.silent_at - settings.lease_seconds + settings.fence_seconds if node.phase is NodePhase.LOST else 0.0
+    given_up = node.phase in (NodePhase.LOST, NodePhase.ISOLATED)
+    return node.silent_at - settings.lease_seconds + settings.fence_seconds if given_up else 0.0
 
 
 def granted(c: Context, job: Job) -> Iterator[Decision]:
