@@ -140,6 +140,21 @@ def test_a_process_that_never_attaches_beside_others_that_have_is_ended(world: W
     assert [i for i in world.incidents if i.open] == []
 
 
+def test_whoever_may_have_called_attach_while_nobody_heard_it_has_its_time_anew(world: World) -> None:
+    world.train(size=1)
+    world.tell(e.WishesSet(world.request(), "gpt", 1.0, 0, 1, 2), e.WorkerStarted("gpt/1.0", 77))
+    node = world.worker("gpt/1.0").node
+    world.tell(e.NodeSilent(node, 3.0))
+    world.wait(700.0)
+    world.take()
+    world.attach(node, workers=("gpt/1.0",))
+    assert world.decided == [], "it is told next"
+    world.wait(599.0)
+    assert world.decided == []
+    world.wait(2.0)
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/1.0"]
+
+
 def test_nobody_can_tell_whether_a_script_will_ever_attach_before_one_of_its_processes_has(world: World) -> None:
     world.submit(size_min=3)
     for seat in range(3):

@@ -125,7 +125,7 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
         case e.NodeHeard(name):
             node = state.nodes[name]
             if node.phase is NodePhase.SILENT:
-                _heard_again(state, node)
+                _heard_again(state, node, now)
         case e.NodeDrained(request, name):
             node = state.nodes[name]
             node.draining = True
@@ -175,9 +175,10 @@ def _in_reach(node: Node) -> None:
         node.phase, node.reason = NodePhase.UP, ""
 
 
-def _heard_again(state: ClusterState, node: Node) -> None:
+def _heard_again(state: ClusterState, node: Node, now: float) -> None:
     _in_reach(node)
     for worker in state.on_node(node.name):
+        worker.started_at = worker.started_at and now  # it may have called attach() meanwhile, which is told next
         state.jobs[worker.job].halted = False  # told again if it waits for others still
 
 
@@ -193,7 +194,7 @@ def _node_attached(state: ClusterState, event: e.NodeAttached, now: float) -> No
     node.incarnation, node.slots, node.address = event.incarnation, event.slots, event.address
     node.drills, node.domain, node.copies_port = event.drills, event.domain, event.copies_port
     if node.phase in (NodePhase.SILENT, NodePhase.LOST):
-        _heard_again(state, node)
+        _heard_again(state, node, now)
     for worker in state.on_node(event.node):
         if worker.name not in event.workers:
             record_workers.vanished(state, worker, now)

@@ -124,7 +124,7 @@ class Worker:
     phase: WorkerPhase = WorkerPhase.ORDERED
     pid: int = 0
     started_at: float = 0.0
-    """When its process was first told of."""
+    """When its process was first told of, or its node was heard again."""
     ready: Ready | None = None
     ready_at: float = 0.0
     loop_ended: bool = False
