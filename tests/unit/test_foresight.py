@@ -70,6 +70,7 @@ def test_a_node_is_lost_and_comes_back(world: Foreseeing) -> None:
     slots = len(world.node(lost).slots)
     world.cut_off(lost, "heavy")
     world.check_foreseen()
+    world.wait(world.settings.fence_seconds)  # a job that was there with all its members begins anew only then
     world.go_on()
     world.attach(lost, slots, incarnation="rebooted")
     world.check_foreseen()

@@ -222,7 +222,8 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
         costs=costs_of(job, cluster.rates),
         seats=job.seats,
         members=sum(map(cluster.holds, seated)),
-        hit=bool(job.lost_members()) or len(kept) < len(job.seats),
+        # Of whom nobody is left begins anew, be it only when the last ones are fenced.
+        hit=bool(seated and job.lost_members()) or len(kept) < len(job.seats),
         barred=frozenset(job.barred),
         occupied=frozenset(w.seat for w in job.workers.values() if w.alive),
         warm=frozenset(job.warm),
