@@ -43,10 +43,10 @@ def stored_steps(store: Path) -> list[int]:
 
 
 def kill(job: Job, worker: str) -> None:
-    """One that has seen step 7 committed."""
+    """One that has seen step 7 committed: nobody begins step 10 before all have finished step 8."""
     name = f"{job.name}/{worker}"
     job.cluster.wait_event("WorkerTold/CheckpointHanded", lambda e: e.worker == name)
-    job.wait_step(9)
+    job.wait_step(10)
     job.cluster.end_process(next(w.pid for w in job.cluster.job(job.name).workers if w.worker == name))
     job.cluster.wait_event("WorkerExited", lambda e: e.exited.worker == name)
 
