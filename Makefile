@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Whole files side by side: clusters of tests wait more than they compute.
-PARALLEL ?= -n 3 --dist loadfile
+# Whole files side by side.
+PARALLEL ?= -n 2 --dist loadfile
 
 .PHONY: setup demo test test-system lint bench swarm protos clean
 

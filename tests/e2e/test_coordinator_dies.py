@@ -14,7 +14,7 @@ from unicorn_mgr import messages
 from unicorn_mgr.model import JobSpec
 
 STEPS = 60
-ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.05"]
+ARGUMENTS = ["--steps", str(STEPS), "--pace", "0.3"]
 
 
 @pytest.fixture

@@ -165,6 +165,28 @@ def test_a_job_whose_steps_go_on_is_not_halted() -> None:
     assert [c for c in live.poll(state, 50.0) if isinstance(c, JobHalted)] == []
 
 
+def test_whoever_stands_inside_a_step_beside_a_silent_worker_of_its_replica_waits_for_that() -> None:
+    """In a collective of FSDP2, for example: nobody tells it that the other end is gone."""
+    state, live, job = training(4)
+    job.spec = JobSpec(name="gpt", replica={"shard": 2}, replica_size=2)
+    job.step_seconds = 0.5
+    state.nodes["n1"].phase = NodePhase.SILENT
+    places = {0: Phase.COMPUTE, 2: Phase.REDUCE, 3: Phase.REDUCE}
+
+    def halted(quiet: float, **instead: Phase) -> bool:
+        for i, phase in (places | {int(k[1:]): p for k, p in instead.items()}).items():
+            live.beat(f"n{i}", (place(i, phase, quiet=quiet),), 50.0)
+        live.beats["n1"] = 40.0
+        return any(isinstance(c, JobHalted) for c in live.poll(state, 50.0))
+
+    assert not halted(1.4), "three steps are waited for"
+    assert not halted(9.0, n2=Phase.COMPUTE), "in a whole replica somebody computes"
+    assert not halted(9.0, n0=Phase.USER), "it may evaluate"
+    assert halted(1.6)
+    job.step_seconds = 0.0
+    assert not halted(60.0), "a first step may compile"
+
+
 def test_long_steps_are_waited_for() -> None:
     state, live, job = training()
     job.step_seconds = 20.0

@@ -18,6 +18,9 @@ from unicorn_mgr.phases import WAITS_FOR_OTHERS, Phase
 PROGRESS_SECONDS = 10.0
 """Between two notes of where a job is."""
 
+INSIDE_A_STEP = frozenset({Phase.COMPUTE, Phase.UPDATE, Phase.TRANSFER})
+"""Where workers of one replica wait for each other in collectives that only torch knows of."""
+
 _HEARD = (NodePhase.UP, NodePhase.DRAINING, NodePhase.QUARANTINED)
 _WATCHED = (*_HEARD, NodePhase.SILENT)
 
@@ -89,14 +92,22 @@ class Liveness:
         heard = [w for w in members if state.nodes[w.node].phase is not NodePhase.SILENT]
         if job.halted or not heard or len(heard) == len(members):
             return
-        waits = [self._waits_for(w.name, now) for w in heard]
+        size = job.spec.replica_size if job.spec.replica else 1
+        cut = {w.seat // size for w in members if w not in heard} if size > 1 else set()
+        waits = [self._waits_for(w.name, now, inside=w.seat // size in cut) for w in heard]
         limit = max(self.settings.halt_seconds, self.settings.stall_factor * job.step_seconds)
+        if cut and not job.step_seconds:
+            limit = max(limit, self.settings.fence_seconds)  # a first step may compile for long
         if min(waits) >= limit:
             yield JobHalted(job.name, min(waits))
 
-    def _waits_for(self, worker: str, now: float) -> float:
-        """Seconds for which a worker has done nothing but wait for others."""
+    def _waits_for(self, worker: str, now: float, *, inside: bool) -> float:
+        """Seconds for which a worker has done nothing but wait for others.
+
+        `inside`: another of its replica is not heard.  It may then wait for that inside the user's forward, backward
+        or update; nothing there takes as long as is waited before this counts.
+        """
         at, sample = self.samples.get(worker, (now, Sample()))
-        if Phase(sample.phase) not in WAITS_FOR_OTHERS:
+        if Phase(sample.phase) not in WAITS_FOR_OTHERS and not (inside and Phase(sample.phase) in INSIDE_A_STEP):
             return 0.0
         return sample.quiet_seconds + now - at
