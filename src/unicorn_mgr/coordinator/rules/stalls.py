@@ -168,18 +168,8 @@ def sentenced(c: Context, job: Job) -> Iterator[Decision]:
     if not worker.incident:
         sample = next((s for s in job.last_reading if s.worker == worker.name), Sample())
         found = triage.STOPPED if sample.stopped else triage.TASK_HANG
-        yield IncidentOpened(
-            incident_id(c),
-            job.name,
-            worker.node,
-            worker.name,
-            found.cause,
-            found.severity,
-            found.method,
-            f"{sentence.reason}\n{readings_as_text(job.last_reading)}",
-            sample.quiet_seconds,
-            c.state.observes(job),
-        )
+        evidence = f"{sentence.reason}\n{readings_as_text(job.last_reading)}"
+        yield _opened(c, job, worker, found, evidence, sample.quiet_seconds)
         return
     if c.state.paused:
         return
@@ -187,6 +177,24 @@ def sentenced(c: Context, job: Job) -> Iterator[Decision]:
         yield from _note_once(c, worker.incident, f"would have killed {worker.name}")
     elif sentence.stacks or c.now >= sentence.at + c.settings.evidence_seconds_max:
         yield WorkerCondemned(worker.name, sentence.reason)
+
+
+def _opened(
+    c: Context, job: Job, worker: Worker, found: triage.Finding, evidence: str, seconds: float = 0.0
+) -> IncidentOpened:
+    """An incident of a worker, whose fault has been there for so long."""
+    return IncidentOpened(
+        incident_id(c),
+        job.name,
+        worker.node,
+        worker.name,
+        found.cause,
+        found.severity,
+        found.method,
+        evidence,
+        seconds,
+        c.state.observes(job),
+    )
 
 
 def unattached(c: Context, job: Job) -> Iterator[Decision]:
@@ -198,18 +206,7 @@ def unattached(c: Context, job: Job) -> Iterator[Decision]:
             continue
         text = f"{worker.name} has not called attach() for {c.now - worker.started_at:.0f} s"
         if not worker.incident:
-            found = triage.TASK_HANG
-            yield IncidentOpened(
-                incident_id(c),
-                job.name,
-                worker.node,
-                worker.name,
-                found.cause,
-                found.severity,
-                found.method,
-                text,
-                would_have=c.state.observes(job),
-            )
+            yield _opened(c, job, worker, triage.TASK_HANG, text)
             return
         if c.state.observes(job):
             yield from _note_once(c, worker.incident, f"would have killed {worker.name}")
@@ -354,20 +351,9 @@ def checksums(c: Context, job: Job) -> Iterator[Decision]:
         worker = job.workers.get(name)
         if worker is None or not worker.alive:
             continue
-        found = triage.CHECKSUMS
         if not worker.incident:
             text = f"its parameters differ from the majority's at the head of step {step}"
-            yield IncidentOpened(
-                incident_id(c),
-                job.name,
-                worker.node,
-                name,
-                found.cause,
-                found.severity,
-                found.method,
-                text,
-                would_have=c.state.observes(job),
-            )
+            yield _opened(c, job, worker, triage.CHECKSUMS, text)
             return
         if c.state.observes(job):
             yield from _note_once(c, worker.incident, f"would have restarted {name}")
