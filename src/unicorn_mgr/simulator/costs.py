@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+LEVELS = ("low", "mid", "high")
+"""Ends and middle of all ranges: low is the favourable end, for ours and for all others alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +31,9 @@ class Costs:
     cold_start_seconds: float
     """What is added on a node that has not run the job yet: image, libraries, data loaders."""
     state_bytes_per_second: float
-    """Of live state from one worker's GPUs to another's, per slot."""
+    """Of live state from one worker's GPUs to another's, per GPU."""
     storage_bytes_per_second: float
-    """Of a checkpoint from storage, per slot."""
+    """Of a checkpoint from storage, per GPU."""
     hang_seconds: float
     """From a stall that is noticed until its culprit is named."""
 
@@ -46,3 +54,17 @@ class Costs:
     """Of a job whose replicas go on without the one that is hit."""
     elastic_rejoin_seconds: float
     """Of the whole job when a replica joins again."""
+
+
+@cache
+def ranges() -> dict[str, dict[str, Any]]:
+    """The file as it is: by field low, mid, high, unit and source."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load((resources.files(__package__) / "costs.yaml").read_text())
+    return found
+
+
+def load(level: str = "mid") -> Costs:
+    """All costs at that level.  Raises KeyError of a level that isn't one of `LEVELS`."""
+    if level not in LEVELS:
+        raise KeyError(level)
+    return Costs(**{field.name: float(ranges()[field.name][level]) for field in fields(Costs)})
