@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "phases": frozenset(),
     "wire": frozenset(),
     "tls": frozenset(),
+    "forms": frozenset(),
     "messages": frozenset({"model"}),
     "effects": frozenset({"model", "messages"}),
     "profiles": frozenset(),
@@ -38,9 +39,34 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "agent": frozenset({"model", "phases", "messages", "effects", "ring", "seal", "pieces", "codec", "tls", "tokens"}),
     "worker": frozenset({"model", "phases", "messages", "transition", "ring", "seal", "pieces", "codec"}),
-    "simulator": frozenset({"model", "phases", "messages", "effects", "planner", "transition", "coordinator", "agent"}),
+    "simulator": frozenset(
+        {
+            "model",
+            "phases",
+            "forms",
+            "messages",
+            "effects",
+            "profiles",
+            "planner",
+            "transition",
+            "coordinator",
+            "agent",
+        }
+    ),
     "cli": frozenset(
-        {"model", "phases", "messages", "effects", "planner", "codec", "tls", "coordinator", "agent", "simulator"}
+        {
+            "model",
+            "phases",
+            "forms",
+            "messages",
+            "effects",
+            "planner",
+            "codec",
+            "tls",
+            "coordinator",
+            "agent",
+            "simulator",
+        }
     ),
 }
 """Per unit (a package or module right below the root): which other units it may import."""
@@ -49,6 +75,7 @@ PURE = (
     "model",
     "phases",
     "tokens",
+    "forms",
     "messages*",
     "effects*",
     "transition*",

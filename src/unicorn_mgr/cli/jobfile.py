@@ -6,20 +6,20 @@ import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, ValidationError
 
 from unicorn_mgr.cli.common import Problem
 from unicorn_mgr.cli.run import passed_environment
+from unicorn_mgr.forms import STRICT, Count, Model, Rate, field_of, worded
 from unicorn_mgr.model import SNAPSHOT_BUDGET, JobSpec, ModelDescription, ReplicaShape
 
 BYTES_MAX = 1 << 20
 DEADLINE = "2040-01-31T18:00:00+01:00"
 """How one is written."""
 
-MISSHAPEN = ("list_type", "dict_type", "model_type", "model_attributes_type", "too_short")
 SHAPES = {
     "command": "a list, a word an item, e.g. [python, train.py]",
     "env": "names and values, e.g. {DATA: /data}",
@@ -32,28 +32,9 @@ SHAPES = {
 }
 """What is wanted where a value is of another kind."""
 
-WANTED = {
-    "greater_than": "want more than {gt:g}",
-    "greater_than_equal": "want at least {ge:g}",
-    "finite_number": "want a finite number",
-    "float_type": "want a number",
-    "float_parsing": "want a number",
-    "int_type": "want a whole number",
-    "int_parsing": "want a whole number",
-    "int_from_float": "want a whole number",
-    "string_type": "want text; put it in quotes",
-    "bool_type": "want true or false",
-    "bool_parsing": "want true or false",
-    "literal_error": "want {expected}",
-}
-"""The commonest of pydantic's mistakes, as all others are worded here."""
-
-Count = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = STRICT
 
 
 class Checkpoint(_Strict):
@@ -65,29 +46,6 @@ class Checkpoint(_Strict):
     """Steps between two."""
     keep: Count = 3
     """How many are kept."""
-
-
-class Model(_Strict):
-    """What the job's throughput can be predicted from."""
-
-    parameters: Rate
-    """All of them, e.g. 7e9."""
-    active_parameters: Rate | None = None
-    """Of a mixture of experts: those that a token meets."""
-    sequence_length: Count
-    """Tokens."""
-    global_batch: Count
-    """Sequences a step."""
-    micro_batch: Count = 1
-    """Sequences a micro-batch."""
-    device: str
-    """A device type, e.g. H100."""
-    precision: str = "bf16"
-    tensor_parallel: Count = 1
-    pipeline_parallel: Count = 1
-    context_parallel: Count = 1
-    layers: Count | None = None
-    hidden: Count | None = None
 
 
 def _to_come(deadline: datetime) -> datetime:
@@ -172,19 +130,14 @@ def read_job(path: Path) -> JobSpec:
 def _first(wrong: ValidationError, path: Path) -> str:
     """The first mistake, in a line."""
     found = wrong.errors()[0]
-    field = ".".join(str(part) for part in found["loc"] if part != "[key]")
+    field = field_of(found)
     if found["type"] == "extra_forbidden":
         return f"{field}: {path}: there is no such field; `unicorn schema` prints all"
     if found["type"] == "missing":
         return f"{field}: {path}: missing; `unicorn schema` says what it is"
     if field == "deadline":
         return f"deadline: {found['input']}: want a date and time to come, with zone, e.g. {DEADLINE} ({path})"
-    value = found["input"] if isinstance(found["input"], str) and found["input"].isprintable() else repr(found["input"])
-    if found["type"] in MISSHAPEN and field in SHAPES:
-        return f"{field}: {value}: want {SHAPES[field]} ({path})"
-    if found["type"] in WANTED:
-        return f"{field}: {value}: {WANTED[found['type']].format(**found.get('ctx', {}))} ({path})"
-    return f"{field}: {value}: {found['msg'][0].lower()}{found['msg'][1:]} ({path})"
+    return f"{field}: {worded(found, SHAPES)} ({path})"
 
 
 def _spec(job: JobFile, folder: Path) -> JobSpec:
@@ -213,7 +166,7 @@ def _spec(job: JobFile, folder: Path) -> JobSpec:
         throughput_min=job.throughput_min,
         deadline=job.deadline.timestamp() if job.deadline is not None else 0.0,
         steps=job.steps or 0,
-        model=_model(job.model) if job.model is not None else None,
+        model=ModelDescription(**job.model.known()) if job.model is not None else None,
         checkpoint_url=url if "://" in url or not url else str((folder / url).resolve()),
         checkpoint_every_steps=checkpoint.every if checkpoint is not None else 0,
         checkpoint_keep=checkpoint.keep if checkpoint is not None else 3,
@@ -222,8 +175,3 @@ def _spec(job: JobFile, folder: Path) -> JobSpec:
         skip_poison=job.skip_poison,
         inexact=job.inexact,
     )
-
-
-def _model(model: Model) -> ModelDescription:
-    known: dict[str, Any] = {name: value for name, value in model.model_dump().items() if value is not None}
-    return ModelDescription(**known)

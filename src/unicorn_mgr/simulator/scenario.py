@@ -14,6 +14,10 @@ from functools import cached_property
 DAY = 86_400.0
 
 
+class BadScenario(ValueError):
+    """What is wrong with a scenario, in a line: FILE:LINE: field: value: what is wanted."""
+
+
 class Kind(enum.StrEnum):
     """What a fault does to the cluster, as every policy meets it."""
 
