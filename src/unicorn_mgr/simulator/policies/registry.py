@@ -1,0 +1,12 @@
+"""All policies by name, as they are told of on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from unicorn_mgr.simulator.policies import Policy
+from unicorn_mgr.simulator.policies.restart import Megatron, RestartFast, Spares, Varuna, Waits
+
+_ALL: tuple[Callable[[], Policy], ...] = (Megatron, RestartFast, Waits, Spares, Varuna)
+
+POLICIES: dict[str, Callable[[], Policy]] = {policy().name: policy for policy in _ALL}

@@ -1,0 +1,311 @@
+"""Policies that are compared with: small histories told by hand, one for each thing that may happen at a bad moment."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from unicorn_mgr.simulator.costs import Costs
+from unicorn_mgr.simulator.history import Doing, History
+from unicorn_mgr.simulator.policies import Policy
+from unicorn_mgr.simulator.policies.restart import Megatron, RestartFast, Spares, Varuna, Waits
+from unicorn_mgr.simulator.scenario import Fault, Kind, Scenario, Work
+
+COSTS = Costs(
+    exit_seen_seconds=1.0,
+    regroup_seconds=2.0,
+    regroup_seconds_per_doubling=0.0,
+    communicator_seconds_per_thousand=0.0,
+    process_start_seconds=5.0,
+    cold_start_seconds=10.0,
+    state_bytes_per_second=2.0,
+    storage_bytes_per_second=1.0,
+    hang_seconds=7.0,
+    timeout_seconds=1000.0,
+    node_loss_seen_seconds=10.0,
+    fast_detection_seconds=20.0,
+    queue_seconds=100.0,
+    setup_seconds=190.0,
+    standby_seconds=30.0,
+    elastic_stall_seconds=25.0,
+    elastic_rejoin_seconds=15.0,
+)
+"""Round ones.  A start from storage takes 200 s: 40 bytes over four slots."""
+
+STAIRS = ((4, 40.0), (8, 80.0), (12, 120.0), (16, 160.0))
+
+
+def work(name: str = "a", size_min: int = 4, size_max: int = 16, weight: float = 1.0) -> Work:
+    return Work(
+        name, STAIRS, size_min, size_max, weight, replica=4, step_flops=1e5, state_bytes=40.0, checkpoint_seconds=300.0
+    )
+
+
+def scenario(*jobs: Work, nodes: int = 4, spares: int = 0, seconds: float = 10_000.0) -> Scenario:
+    return Scenario("small", "", nodes, 4, 1, seconds, jobs, spares=spares)
+
+
+def node(at: float, *nodes: int, repair: float = math.inf, cause: str = "ECC") -> Fault:
+    return Fault(at, cause, Kind.NODE, nodes, repair_seconds=repair)
+
+
+def process(at: float, number: int = 0, kind: Kind = Kind.PROCESS, cause: str = "OOM") -> Fault:
+    return Fault(at, cause, kind, (number,))
+
+
+def slow(at: float, number: int, slowness: float, repair: float = math.inf) -> Fault:
+    return Fault(at, "throttled", Kind.SLOW, (number,), repair_seconds=repair, slowness=slowness)
+
+
+def lived(policy: Policy, told: Scenario, *faults: Fault) -> History:
+    history = policy.live(told, faults, COSTS, 0)
+    assert_conserved(history)
+    return history
+
+
+def assert_conserved(history: History) -> None:
+    """What was not done has a cause, and nothing has two."""
+    for job in history.scenario.jobs:
+        if history.full[job.name]:
+            assert next(iter(history.spans(job.name)))[0] == 0.0
+    most = sum(w.weight * history.full[w.name] for w in history.scenario.jobs) * history.scenario.seconds
+    done = sum(w.weight * history.flop(w.name) for w in history.scenario.jobs)
+    by_cause = sum(costs.total for costs in history.costs().values())
+    by_fault = sum(incident.costs.total for incident in history.incidents())
+    assert done + by_cause == pytest.approx(most, rel=1e-9)
+    assert by_fault == pytest.approx(by_cause, rel=1e-9, abs=1e-6)
+    assert "other" not in history.costs()
+
+
+def story(history: History, job: str = "a") -> list[tuple[float, str, int, float, str]]:
+    """From when on: what it does, on how many slots, how fast, and why not faster."""
+    spans = history.spans(job)
+    return [(since, str(change.doing), change.slots, change.flops, change.cause) for since, _, change in spans]
+
+
+T, D, M, W = (str(doing) for doing in (Doing.TRAINING, Doing.DETECTION, Doing.TRANSITION, Doing.WAITING))
+
+
+# -- restart --------------------------------------------------------------------------------
+
+
+def test_a_lost_node_is_seen_and_the_job_goes_on_with_what_it_has_left() -> None:
+    history = lived(Megatron(), scenario(work()), node(1000.0, 1))
+    assert story(history) == [
+        (0.0, T, 16, 160.0, ""),
+        (1000.0, D, 12, 0.0, "ECC"),
+        (1010.0, M, 12, 0.0, "ECC"),
+        (1310.0, T, 12, 120.0, "ECC"),
+    ]
+    # Checkpoints at 300, 600, 900.
+    assert [(r.at, r.flop) for r in history.repeats] == [(1000.0, 100 * 160.0)]
+
+
+def test_a_dead_process_is_noticed_by_the_timeout_alone() -> None:
+    assert story(lived(Megatron(), scenario(work()), process(1000.0))) == [
+        (0.0, T, 16, 160.0, ""),
+        (1000.0, D, 16, 0.0, "OOM"),
+        (2000.0, M, 16, 0.0, "OOM"),
+        (2300.0, T, 16, 160.0, ""),
+    ]
+    fast = lived(RestartFast(), scenario(work()), process(1000.0))
+    assert [(since, doing) for since, doing, *_ in story(fast)] == [(0.0, T), (1000.0, D), (1020.0, M), (1320.0, T)]
+
+
+@pytest.mark.parametrize("kind", [Kind.HANG, Kind.LINK])
+def test_what_stands_still_and_what_breaks_between_processes_is_found_like_a_dead_process(kind: Kind) -> None:
+    history = lived(Megatron(), scenario(work()), process(1000.0, kind=kind))
+    assert [since for since, *_ in story(history)] == [0.0, 1000.0, 2000.0, 2300.0]
+
+
+def test_a_node_that_is_lost_while_nobody_knows_of_a_hang_ends_the_detection() -> None:
+    history = lived(Megatron(), scenario(work()), process(1000.0, kind=Kind.HANG), node(1500.0, 3))
+    assert story(history)[1:] == [
+        (1000.0, D, 16, 0.0, "OOM"),
+        (1500.0, D, 12, 0.0, "OOM"),
+        (1510.0, M, 12, 0.0, "OOM"),
+        (1810.0, T, 12, 120.0, "ECC"),
+    ]
+    assert len(history.repeats) == 1
+
+
+def test_in_the_queue_nothing_runs_that_could_break_and_a_node_is_missed_when_it_ends() -> None:
+    history = lived(RestartFast(), scenario(work()), process(1000.0), process(1050.0), node(1060.0, 3, repair=30.0))
+    assert story(history)[1:] == [
+        (1000.0, D, 16, 0.0, "OOM"),
+        (1020.0, M, 16, 0.0, "OOM"),
+        (1060.0, M, 12, 0.0, "OOM"),
+        (1120.0, M, 16, 0.0, "OOM"),
+        (1320.0, T, 16, 160.0, ""),
+    ]
+
+
+def test_a_fault_in_the_start_lets_it_begin_anew_and_nothing_is_lost_twice() -> None:
+    history = lived(RestartFast(), scenario(work()), process(1000.0), node(1200.0, 2))
+    assert story(history)[1:] == [
+        (1000.0, D, 16, 0.0, "OOM"),
+        (1020.0, M, 16, 0.0, "OOM"),
+        (1200.0, D, 12, 0.0, "ECC"),
+        (1210.0, M, 12, 0.0, "ECC"),
+        (1510.0, T, 12, 120.0, "ECC"),
+    ]
+    assert len(history.repeats) == 1
+
+
+def test_a_repair_that_is_quicker_than_the_restart_counts_if_it_comes_before_the_nodes_are_chosen() -> None:
+    history = lived(Megatron(), scenario(work()), node(1000.0, 1, repair=50.0))
+    assert story(history)[-1] == (1310.0, T, 16, 160.0, "")
+    late = lived(Megatron(), scenario(work()), node(1000.0, 1, repair=200.0))
+    assert story(late)[3:] == [(1310.0, M, 16, 0.0, "ECC"), (1610.0, T, 16, 160.0, "")]
+
+
+def test_a_returning_node_is_taken_if_that_pays_until_the_next_fault() -> None:
+    history = lived(Megatron(), scenario(work()), node(1000.0, 1, repair=2000.0))
+    # At 3,000 s: one fault in 3,000 s, and 160 FLOP/s in 2,700 of them are more than 120 in all.
+    assert story(history)[3:] == [
+        (1310.0, T, 12, 120.0, "ECC"),
+        (3000.0, M, 16, 0.0, "ECC"),
+        (3300.0, T, 16, 160.0, ""),
+    ]
+    assert len(history.repeats) == 1
+    assert history.moves == 4
+    # At 1,010 s: 160 FLOP/s in 710 s are less than 120 in 1,010.
+    early = lived(Megatron(), scenario(work()), node(700.0, 1, repair=200.0))
+    assert story(early)[3:] == [(1010.0, T, 12, 120.0, "ECC")]
+    taken = lived(Megatron(), scenario(work()), node(700.0, 1, repair=200.0), process(5000.0))
+    assert story(taken)[-1] == (6300.0, T, 16, 160.0, "")
+
+
+def test_a_returning_node_goes_to_the_task_hit_first() -> None:
+    jobs = (work("a", size_max=8), work("b", size_max=8))
+    history = lived(Megatron(), scenario(*jobs), node(1000.0, 3), node(1500.0, 1, repair=2500.0))
+    assert story(history, "b")[-1] == (4300.0, T, 8, 80.0, "")
+    assert story(history, "a")[-1] == (1810.0, T, 4, 40.0, "ECC")
+
+
+def test_below_its_minimum_a_job_waits() -> None:
+    history = lived(
+        Megatron(), scenario(work(size_min=16)), node(1000.0, 1, repair=5000.0), node(4000.0, 2, repair=100.0)
+    )
+    assert story(history)[2:] == [
+        (1010.0, M, 12, 0.0, "ECC"),
+        (1110.0, W, 12, 0.0, "ECC"),
+        (4000.0, W, 8, 0.0, "ECC"),
+        (6000.0, M, 16, 0.0, "ECC"),
+        (6200.0, T, 16, 160.0, ""),
+    ]
+
+
+def test_a_node_that_is_hit_again_while_it_is_down_is_back_after_the_later_repair() -> None:
+    first, again = node(1000.0, 1, repair=500.0), node(1200.0, 1, repair=3000.0, cause="again")
+    assert story(lived(Waits(), scenario(work()), first, again))[-2:] == [
+        (4200.0, M, 16, 0.0, "ECC"),
+        (4400.0, T, 16, 160.0, ""),
+    ]
+    sooner = node(1200.0, 1, repair=100.0)
+    assert story(lived(Waits(), scenario(work()), first, sooner))[-1][0] == 1700.0
+    forever = node(1200.0, 1)
+    assert story(lived(Waits(), scenario(work()), first, forever))[-1] == (1110.0, W, 12, 0.0, "ECC")
+
+
+def test_faults_of_idle_nodes_and_of_jobs_that_wait_cost_nothing() -> None:
+    idle = lived(Megatron(), scenario(work(size_max=8)), node(1000.0, 3, repair=10.0), process(2000.0, 2))
+    assert story(idle) == [(0.0, T, 8, 80.0, "")]
+    assert idle.idle == [(0.0, 8), (1000.0, 4), (1010.0, 8)]
+    assert not idle.costs()
+    waiting = lived(Waits(), scenario(work()), node(1000.0, 1), process(3000.0, 2, Kind.HANG))
+    assert story(waiting)[-1] == (1110.0, W, 12, 0.0, "ECC")
+
+
+def test_free_nodes_are_taken_at_a_restart() -> None:
+    history = lived(Waits(), scenario(work(size_max=12)), node(1000.0, 1))
+    assert story(history)[-1] == (1310.0, T, 12, 120.0, "")
+    assert history.moves == 4
+    assert history.idle[-1][1] == 0
+
+
+def test_a_burst_hits_all_at_once() -> None:
+    jobs = (work("a", size_max=8), work("b", size_max=8))
+    history = lived(RestartFast(), scenario(*jobs), node(1000.0, 1, 2, cause="switch"))
+    for name in ("a", "b"):
+        assert story(history, name)[-1] == (1310.0, T, 4, 40.0, "switch")
+    assert [incident.costs.total for incident in history.incidents()] == [history.costs()["switch"].total]
+
+
+def test_all_wait_for_a_slow_node_and_nobody_does_anything_about_it() -> None:
+    history = lived(Megatron(), scenario(work()), slow(1000.0, 1, 2.0, 3000.0), slow(2000.0, 2, 4.0, 500.0))
+    assert story(history) == [
+        (0.0, T, 16, 160.0, ""),
+        (1000.0, T, 16, 80.0, "throttled"),
+        (2000.0, T, 16, 40.0, "throttled"),
+        (2500.0, T, 16, 80.0, "throttled"),
+        (4000.0, T, 16, 160.0, ""),
+    ]
+    lost = lived(Megatron(), scenario(work()), slow(1000.0, 1, 2.0), node(2000.0, 1))
+    assert story(lost)[-1] == (2310.0, T, 12, 120.0, "ECC")
+
+
+def test_the_order_in_which_faults_of_one_moment_are_given_changes_nothing() -> None:
+    faults = (process(1000.0), node(1000.0, 3, repair=2000.0), slow(1000.0, 2, 2.0, 50.0), node(1000.0, 0, cause="zap"))
+    told = [lived(Megatron(), scenario(work()), *some) for some in (faults, faults[::-1])]
+    assert told[0].changes == told[1].changes
+    assert told[0].costs() == told[1].costs()
+
+
+def test_published_efficiency_counts_from_the_beginning() -> None:
+    assert story(lived(Varuna(), scenario(work()))) == [(0.0, T, 16, 40.0, "")]
+
+
+# -- spares ---------------------------------------------------------------------------------
+
+
+def test_a_standby_takes_the_place_and_the_open_step_is_lost() -> None:
+    told = scenario(work(), nodes=5, spares=1)
+    history = lived(Spares(), told, node(1000.0, 1))
+    assert story(history) == [
+        (0.0, T, 16, 160.0, ""),
+        (1000.0, D, 12, 0.0, "ECC"),
+        (1010.0, M, 16, 0.0, "ECC"),
+        (1040.0, T, 16, 160.0, ""),
+    ]
+    assert [r.flop for r in history.repeats] == [pytest.approx(160_000 % 1e5)]
+    assert history.idle == [(0.0, 4), (1010.0, 0)]
+
+
+def test_without_a_spare_the_job_waits_for_a_repair_and_starts_in_new_pods() -> None:
+    told = scenario(work(), nodes=5, spares=1)
+    history = lived(Spares(), told, node(1000.0, 1, repair=5000.0), node(2000.0, 2, repair=7000.0))
+    assert story(history)[-3:] == [
+        (2010.0, W, 12, 0.0, "ECC"),
+        (6000.0, M, 16, 0.0, "ECC"),
+        (6190.0, T, 16, 160.0, ""),
+    ]
+    # The second node is a spare when it comes back.
+    assert history.idle[-1] == (9000.0, 4)
+
+
+def test_a_spare_may_be_lost_too() -> None:
+    told = scenario(work(), nodes=5, spares=1)
+    assert story(lived(Spares(), told, node(900.0, 4), node(1000.0, 1)))[-1][1] == W
+
+
+def test_a_process_is_restarted_where_it_was() -> None:
+    history = lived(Spares(), scenario(work()), process(1000.0))
+    assert [(since, doing) for since, doing, *_ in story(history)] == [(0.0, T), (1000.0, D), (1020.0, M), (1050.0, T)]
+
+
+def test_a_slow_node_is_swapped_for_a_spare() -> None:
+    told = scenario(work(), nodes=5, spares=1)
+    history = lived(Spares(), told, slow(1000.0, 1, 2.0, 3000.0))
+    assert story(history) == [
+        (0.0, T, 16, 160.0, ""),
+        (1000.0, T, 16, 80.0, "throttled"),
+        (1020.0, M, 16, 0.0, "throttled"),
+        (1050.0, T, 16, 160.0, ""),
+    ]
+    assert history.idle == [(0.0, 4), (1020.0, 0), (4000.0, 4)]
+    unnoticed = lived(Spares(), told, slow(1000.0, 1, 1.05))
+    assert len(story(unnoticed)) == 2
+    without = lived(Spares(), scenario(work()), slow(1000.0, 1, 2.0, 3000.0))
+    assert story(without)[1:] == [(1000.0, T, 16, 80.0, "throttled"), (4000.0, T, 16, 160.0, "")]
