@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from unicorn_mgr.forms import STRICT, Count, Model, Rate, field_of, worded
-from unicorn_mgr.profiles.predict import throughput
+from unicorn_mgr.profiles.predict import staircase, throughput
 from unicorn_mgr.profiles.problem import ProfileError
 from unicorn_mgr.profiles.shape import ModelShape
 from unicorn_mgr.profiles.sizes import Sizes, sizes_of
@@ -120,7 +120,7 @@ class Faults(_Strict):
 
 
 class Job(_Strict):
-    """A job.  Sizes are in slots.  Exactly one of `model` and `throughput`."""
+    """A job.  Sizes are in slots.  Exactly one of `model`, `throughput` and `flops_per_slot`."""
 
     name: Name
     count: Annotated[int, Field(ge=1, le=1_000)] = 1
@@ -137,6 +137,8 @@ class Job(_Strict):
     """What its throughput can be predicted from."""
     throughput: dict[Count, Rate] = {}
     """FLOP/s by number of slots, of all of them together."""
+    flops_per_slot: Rate | None = None
+    """FLOP/s of every slot that has something to do: as many replicas as the micro-batches keep busy."""
     micro_batches: Count | None = None
     """Of one step; as its model has, or 512, if not given."""
     step_flops: Rate | None = None
@@ -288,8 +290,8 @@ class _Reader:
                 yield Work(**{**work, "name": name})
 
     def _check_job(self, job: Job, place: Place) -> None:
-        if (job.model is None) == (not job.throughput):
-            raise self._wrong(place, "want model or throughput, one of them")
+        if sum((job.model is not None, bool(job.throughput), job.flops_per_slot is not None)) != 1:
+            raise self._wrong(place, "want model, throughput or flops_per_slot, one of them")
         for field in ("min", "max", "replica"):
             value = getattr(job, field)
             if value is not None and value > self._capacity:
@@ -336,18 +338,23 @@ class _Reader:
                 yield size
 
     def _given(self, job: Job, place: Place) -> dict[str, Any]:
-        replica = job.replica or 1
+        replica, micro_batches = job.replica or 1, job.micro_batches or 512
         for size in job.throughput:
             if size % replica:
                 raise self._wrong((*place, "throughput", size), f"{size} slots: want whole replicas, of {replica}")
+        table = dict(sorted(job.throughput.items()))
+        if job.flops_per_slot is not None:
+            each = job.flops_per_slot * replica
+            sizes = range(replica, self._capacity + 1, replica)
+            table = {size: each * staircase(micro_batches, size // replica) for size in sizes}
         least, most = job.min or 1, job.max or self._capacity
-        rates = {size: rate for size, rate in sorted(job.throughput.items()) if least <= size <= most}
+        rates = {size: rate for size, rate in table.items() if least <= size <= most}
         return self._work(
             job,
             place,
             replica=replica,
             rates=rates,
-            micro_batches=job.micro_batches or 512,
+            micro_batches=micro_batches,
             step_flops=job.step_flops or max(rates.values(), default=1.0) * MINUTE,
             state_bytes=(job.state_gb or 1.0) * 1e9,
             model="",
