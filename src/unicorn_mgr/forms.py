@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MISSHAPEN = ("list_type", "dict_type", "model_type", "model_attributes_type", "too_short")
+MISSHAPEN = ("list_type", "dict_type", "model_type", "model_attributes_type", "too_short", "string_pattern_mismatch")
 """pydantic's words for values of another kind than wanted."""
 
 WANTED = {

@@ -32,6 +32,7 @@ FAULTS_MAX = 1e6
 """Of one history, as expected."""
 
 SHAPES = {
+    "name": "letters, digits, dots, dashes and underscores, 64 at most",
     "jobs": "a list of jobs",
     "faults": "a list of models of faults",
     "figures": "names and numbers, e.g. {ettr: 0.97}",
@@ -41,7 +42,7 @@ SHAPES = {
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Place = tuple[str | int, ...]
 
 
@@ -53,6 +54,7 @@ class Repair(_Strict):
     """How long it takes until a node that was lost, or is slow, is as before."""
 
     kind: Literal["fixed", "exponential", "lognormal", "never"]
+    """How it is distributed."""
     hours: Amount | None = None
     """The mean; of fixed: each."""
     sigma: Rate | None = None
@@ -114,7 +116,9 @@ class Faults(_Strict):
     mix: list[Cause] = []
     """In place of `cause` and `kind`: each of the faults is one of these."""
     burst: Burst | None = None
+    """Of several nodes at once; one each, if not given."""
     offenders: Offenders | None = None
+    """Nodes that are hit more than others; all alike, if not given."""
     repair: Repair | None = None
     """In place of the scenario's."""
 
@@ -123,6 +127,7 @@ class Job(_Strict):
     """A job.  Sizes are in slots.  Exactly one of `model`, `throughput` and `flops_per_slot`."""
 
     name: Name
+    """Of letters, digits, dots, dashes and underscores."""
     count: Annotated[int, Field(ge=1, le=1_000)] = 1
     """So many alike, named NAME-1, NAME-2, ..."""
     weight: Rate = 1.0
@@ -153,11 +158,13 @@ class ScenarioFile(_Strict):
     """A cluster, its jobs, and how its machines fail."""
 
     name: Name
+    """Of letters, digits, dots, dashes and underscores; what is drawn depends on it."""
     about: str = ""
     """What it is, for people."""
     source: str = ""
     """Where its figures come from."""
     nodes: Size
+    """Machines."""
     slots: Size
     """Of each node."""
     gpus_per_slot: Size = 1
@@ -169,7 +176,9 @@ class ScenarioFile(_Strict):
     spares: Annotated[int, Field(ge=0)] = 0
     """Nodes that a policy of fixed spares keeps out of the jobs."""
     jobs: Annotated[list[Job], Field(min_length=1)]
+    """All from the beginning to the end."""
     faults: list[Faults] = []
+    """Any number of models, all at once."""
     repair: Repair | None = None
     """Of all nodes that are lost or slow, unless something else is said there."""
     figures: dict[str, float] = {}
