@@ -9,6 +9,8 @@ import pytest
 from unicorn_mgr.simulator.costs import Costs
 from unicorn_mgr.simulator.history import Doing, History
 from unicorn_mgr.simulator.policies import Policy
+from unicorn_mgr.simulator.policies.bounds import Clairvoyant, ClairvoyantUnbound, NoFault
+from unicorn_mgr.simulator.policies.elastic import Bamboo, Elastic, Oobleck
 from unicorn_mgr.simulator.policies.restart import Megatron, RestartFast, Spares, Varuna, Waits
 from unicorn_mgr.simulator.scenario import Fault, Kind, Scenario, Work
 
@@ -38,7 +40,15 @@ STAIRS = ((4, 40.0), (8, 80.0), (12, 120.0), (16, 160.0))
 
 def work(name: str = "a", size_min: int = 4, size_max: int = 16, weight: float = 1.0) -> Work:
     return Work(
-        name, STAIRS, size_min, size_max, weight, replica=4, step_flops=1e5, state_bytes=40.0, checkpoint_seconds=300.0
+        name,
+        STAIRS,
+        size_min,
+        size_max,
+        weight,
+        replica=4,
+        step_flops=13_000.0,
+        state_bytes=40.0,
+        checkpoint_seconds=300.0,
     )
 
 
@@ -253,10 +263,6 @@ def test_the_order_in_which_faults_of_one_moment_are_given_changes_nothing() -> 
     assert told[0].costs() == told[1].costs()
 
 
-def test_published_efficiency_counts_from_the_beginning() -> None:
-    assert story(lived(Varuna(), scenario(work()))) == [(0.0, T, 16, 40.0, "")]
-
-
 # -- spares ---------------------------------------------------------------------------------
 
 
@@ -269,7 +275,7 @@ def test_a_standby_takes_the_place_and_the_open_step_is_lost() -> None:
         (1010.0, M, 16, 0.0, "ECC"),
         (1040.0, T, 16, 160.0, ""),
     ]
-    assert [r.flop for r in history.repeats] == [pytest.approx(160_000 % 1e5)]
+    assert [r.flop for r in history.repeats] == [pytest.approx(160_000 % 13_000)]
     assert history.idle == [(0.0, 4), (1010.0, 0)]
 
 
@@ -309,3 +315,134 @@ def test_a_slow_node_is_swapped_for_a_spare() -> None:
     assert len(story(unnoticed)) == 2
     without = lived(Spares(), scenario(work()), slow(1000.0, 1, 2.0, 3000.0))
     assert story(without)[1:] == [(1000.0, T, 16, 80.0, "throttled"), (4000.0, T, 16, 160.0, "")]
+
+
+# -- elastic --------------------------------------------------------------------------------
+
+
+def test_replicas_go_on_without_one_and_take_it_in_again() -> None:
+    assert story(lived(Elastic(), scenario(work()), process(1000.0))) == [
+        (0.0, T, 16, 160.0, ""),
+        (1000.0, D, 16, 0.0, "OOM"),
+        (1020.0, M, 16, 0.0, "OOM"),
+        (1025.0, T, 16, 120.0, "OOM"),
+        (1190.0, M, 16, 0.0, "OOM"),
+        (1205.0, T, 16, 160.0, ""),
+    ]
+
+
+def test_elastic_replicas_lose_the_open_step() -> None:
+    history = lived(Elastic(), scenario(work()), process(1000.0))
+    assert [r.at for r in history.repeats] == [1000.0]
+    assert history.repeats[0].flop == pytest.approx(160_000 % 13_000)
+
+
+def test_a_replica_whose_node_is_lost_waits_for_it() -> None:
+    assert story(lived(Elastic(), scenario(work()), node(1000.0, 1, repair=3000.0)))[3:] == [
+        (1025.0, T, 12, 120.0, "ECC"),
+        (4000.0, T, 16, 120.0, "ECC"),
+        (4190.0, M, 16, 0.0, "ECC"),
+        (4205.0, T, 16, 160.0, ""),
+    ]
+    spare = lived(Elastic(), scenario(work(size_max=12)), node(1000.0, 1))
+    assert story(spare)[-1] == (1205.0, T, 12, 120.0, "")
+    assert spare.moves == 4
+
+
+def test_nobody_hears_anything_of_a_hang_and_a_broken_connection_breaks_no_replica() -> None:
+    hang = lived(Elastic(), scenario(work()), process(1000.0, kind=Kind.HANG))
+    assert story(hang)[1:4] == [
+        (1000.0, D, 16, 0.0, "OOM"),
+        (1020.0, M, 16, 0.0, "OOM"),
+        (1045.0, T, 16, 120.0, "OOM"),
+    ]
+    link = lived(Elastic(), scenario(work()), process(1000.0, kind=Kind.LINK))
+    assert story(link)[-1] == (1025.0, T, 16, 160.0, "")
+    assert len(link.repeats) == 1
+
+
+def test_a_second_replica_that_is_hit_in_detection_is_known_of_before_they_go_on() -> None:
+    history = lived(Elastic(), scenario(work()), process(1000.0), process(1015.0, 1, cause="second"))
+    assert story(history)[1:4] == [
+        (1000.0, D, 16, 0.0, "OOM"),
+        (1035.0, M, 16, 0.0, "OOM"),
+        (1040.0, T, 16, 80.0, "OOM"),
+    ]
+    stalled = lived(Elastic(), scenario(work()), process(1000.0), process(1022.0, 1, cause="second"))
+    assert story(stalled)[2:6] == [
+        (1020.0, M, 16, 0.0, "OOM"),
+        (1022.0, D, 16, 0.0, "second"),
+        (1042.0, M, 16, 0.0, "second"),
+        (1047.0, T, 16, 80.0, "OOM"),
+    ]
+    assert len(stalled.repeats) == 1
+
+
+def test_a_replica_that_is_hit_while_it_is_mended_is_mended_anew_and_nobody_notices() -> None:
+    history = lived(Elastic(), scenario(work()), process(1000.0), process(1100.0))
+    assert [since for since, *_ in story(history)] == [0.0, 1000.0, 1020.0, 1025.0, 1290.0, 1305.0]
+
+
+def test_with_all_replicas_lost_it_begins_at_the_checkpoint() -> None:
+    history = lived(Elastic(), scenario(work(size_max=4)), process(1000.0))
+    assert story(history)[-3:] == [(1025.0, W, 4, 0.0, "OOM"), (1200.0, M, 4, 0.0, "OOM"), (1215.0, T, 4, 40.0, "")]
+    # What was done since 900 s, the open step in it.
+    assert sum(r.flop for r in history.repeats) == pytest.approx(100 * 40.0)
+
+
+def test_below_its_minimum_an_elastic_job_waits_with_its_state() -> None:
+    history = lived(Elastic(), scenario(work(size_min=12)), node(1000.0, 1, 2, repair=2000.0))
+    assert story(history)[3:] == [
+        (1025.0, W, 8, 0.0, "ECC"),
+        (3000.0, W, 16, 0.0, "ECC"),
+        (3190.0, M, 16, 0.0, "ECC"),
+        (3205.0, T, 16, 160.0, ""),
+    ]
+
+
+def test_a_slow_node_slows_an_elastic_job_unless_its_replica_is_broken() -> None:
+    history = lived(Elastic(), scenario(work()), slow(500.0, 1, 2.0), process(1000.0, 1))
+    assert [(since, flops) for since, _, _, flops, _ in story(history)] == [
+        (0.0, 160.0),
+        (500.0, 80.0),
+        (1000.0, 0.0),
+        (1020.0, 0.0),
+        (1025.0, 120.0),
+        (1190.0, 0.0),
+        (1205.0, 80.0),
+    ]
+
+
+@pytest.mark.parametrize(("policy", "efficiency"), [(Bamboo(), 1 / 4.6), (Oobleck(), 1 / 3.7), (Varuna(), 1.2 / 4.8)])
+def test_published_efficiency_counts_from_the_beginning(policy: Policy, efficiency: float) -> None:
+    history = lived(policy, scenario(work()))
+    assert history.waf == pytest.approx(160.0 * efficiency)
+    assert history.goodput == pytest.approx(1.0)
+
+
+# -- bounds ---------------------------------------------------------------------------------
+
+
+def test_nothing_breaks() -> None:
+    history = NoFault().live(scenario(work()), (node(1000.0, 1),), COSTS, 0)
+    assert story(history) == [(0.0, T, 16, 160.0, "")]
+
+
+def test_the_clairvoyant_loses_slots_alone_and_moves_them_to_where_they_are_worth_most() -> None:
+    jobs = (work("a", size_max=8, weight=1.0), work("b", size_max=8, weight=2.0))
+    faults = (node(1000.0, 2, repair=500.0), node(1200.0, 2, repair=1000.0, cause="again"), process(3000.0))
+    history = Clairvoyant().live(scenario(*jobs), faults, COSTS, 0)
+    assert_conserved(history)
+    assert story(history, "a") == [(0.0, T, 8, 80.0, ""), (1000.0, T, 4, 40.0, "ECC"), (2200.0, T, 8, 80.0, "")]
+    assert story(history, "b") == [(0.0, T, 8, 80.0, "")]
+
+
+def test_minima_are_kept_unless_nothing_binds() -> None:
+    jobs = (work("a", size_min=8, size_max=8, weight=0.1), work("b"))
+    faults = (node(1000.0, 2),)
+    kept = Clairvoyant().live(scenario(*jobs), faults, COSTS, 0)
+    assert story(kept, "a") == [(0.0, T, 8, 80.0, "")]
+    assert story(kept, "b") == [(0.0, T, 8, 80.0, ""), (1000.0, T, 4, 40.0, "ECC")]
+    unbound = ClairvoyantUnbound().live(scenario(*jobs), faults, COSTS, 0)
+    assert story(unbound, "a") == [(0.0, W, 0, 0.0, "")]
+    assert story(unbound, "b") == [(0.0, T, 16, 160.0, ""), (1000.0, T, 12, 120.0, "ECC")]

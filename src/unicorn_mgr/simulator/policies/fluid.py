@@ -275,6 +275,13 @@ class Life:
         job.stopped_by = number
         self._becomes(job, doing, 0.0, number)
 
+    def tells(self, job: Job) -> None:
+        """It goes on as it does, with other slots or for another reason."""
+        if job.doing is Doing.TRAINING:
+            self.trains(job, job.size)
+        else:
+            self._becomes(job, job.doing, 0.0, self._blamed(job) if job.doing is Doing.WAITING else job.stopped_by)
+
     def waits(self, job: Job) -> None:
         """For slots."""
         job.turn += 1
@@ -331,6 +338,11 @@ class Life:
         self._loses(job, lost, number)
         job.open_flop -= lost
         job.unsaved_flop = max(0.0, job.unsaved_flop - lost)
+
+    def from_storage(self, job: Job) -> float:
+        """Seconds in which each of its replicas reads a checkpoint."""
+        rate = self.costs.storage_bytes_per_second * self.scenario.gpus_per_slot * job.work.replica
+        return job.work.state_bytes / rate
 
     def _loses(self, job: Job, flop: float, number: int) -> None:
         self.history.repeat(self.now, job.work.name, flop, self.faults[number].cause, number)

@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from unicorn_mgr.simulator.policies import Policy
+from unicorn_mgr.simulator.policies.bounds import Clairvoyant, ClairvoyantUnbound, NoFault
+from unicorn_mgr.simulator.policies.elastic import Bamboo, Elastic, Oobleck
 from unicorn_mgr.simulator.policies.restart import Megatron, RestartFast, Spares, Varuna, Waits
 
-_ALL: tuple[Callable[[], Policy], ...] = (Megatron, RestartFast, Waits, Spares, Varuna)
+_ALL: tuple[Callable[[], Policy], ...] = (
+    Megatron,
+    RestartFast,
+    Waits,
+    Spares,
+    Elastic,
+    Bamboo,
+    Oobleck,
+    Varuna,
+    Clairvoyant,
+    ClairvoyantUnbound,
+    NoFault,
+)
 
 POLICIES: dict[str, Callable[[], Policy]] = {policy().name: policy for policy in _ALL}

@@ -47,9 +47,7 @@ class Restart(Fluid):
 
     def start(self, life: Life, job: Job, waited: bool) -> float:  # noqa: ARG002 - others start quicker without
         """Seconds from there until it trains; `waited` for slots before."""
-        work, scenario = job.work, life.scenario
-        rate = life.costs.storage_bytes_per_second * scenario.gpus_per_slot * work.replica
-        return life.costs.setup_seconds + work.state_bytes / rate
+        return life.costs.setup_seconds + life.from_storage(job)
 
     def loses(self, life: Life, job: Job, number: int) -> None:
         """What is done twice."""
@@ -69,10 +67,8 @@ class Restart(Fluid):
             self._undetected(life, job, job.stopped_by, min(seconds, job.ends - life.now))
         elif job.doing is Doing.TRANSITION and job.starting:
             self._undetected(life, job, number, seconds)
-        elif job.doing is Doing.TRANSITION:
-            life.stops(job, job.doing, job.stopped_by)
         else:
-            life.waits(job)
+            life.tells(job)
 
     def _undetected(self, life: Life, job: Job, number: int, seconds: float) -> None:
         job.starting = False
