@@ -170,8 +170,11 @@ def test_a_model_that_cannot_be_is_told_as_well(tmp_path: Path, most: int, rest:
 
 
 def test_an_unknown_name_lists_those_that_are_built_in() -> None:
-    said = refused("unicron-trace-z")
-    assert "unicron-trace-a, unicron-trace-b" in said
+    assert "unicron-trace-a, unicron-trace-b" in refused("mine")
+
+
+def test_whoever_types_the_products_name_is_told_the_systems() -> None:
+    assert "did you mean unicron-trace-a?" in refused("unicorn-trace-a")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "a", "\x00", "a: *b"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -73,8 +74,10 @@ def load(name_or_path: str) -> Loaded:
     if name_or_path in names():
         path = _built_in() / f"{name_or_path}.yaml"
     elif not path.exists():
+        near = get_close_matches(name_or_path, names(), n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
         raise BadScenario(
-            f"scenario: {name_or_path}: there is no such file, and none of that name is built in: "
+            f"scenario: {name_or_path}: there is no such file, and none of that name is built in: {meant}"
             f"want one of {', '.join(names())}, or a file"
         )
     document = Document(path)
