@@ -98,6 +98,8 @@ PURE = (
     "coordinator.counters",
     "coordinator.fence",
     "coordinator.hearing",
+    "coordinator.incident",
+    "coordinator.recall",
     "coordinator.state",
     "coordinator.record*",
     "coordinator.rules*",

@@ -13,10 +13,11 @@ from pydantic import TypeAdapter
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.core import CoordinatorCore
+from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.orders import Orders
 from unicorn_mgr.coordinator.outlook import Outlook
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, Worker
+from unicorn_mgr.coordinator.state import ClusterState, Job, Node, Worker
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch, JobSpec, Slot
 from unicorn_mgr.phases import Phase

@@ -16,13 +16,14 @@ and derives nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from unicorn_mgr.coordinator.attention import Agenda, concerned
 from unicorn_mgr.coordinator.fence import admits
 from unicorn_mgr.coordinator.orders import Orders
 from unicorn_mgr.coordinator.outlook import Outlook
+from unicorn_mgr.coordinator.recall import unchanging
 from unicorn_mgr.coordinator.record import record
 from unicorn_mgr.coordinator.rules import (
     ClusterDeadlines,
@@ -158,14 +159,24 @@ class CoordinatorCore:
 
     def handle(self, event: e.Fact, now: float) -> Outcome:
         """Record a fact and everything that follows from it."""
-        if not admits(self.state, event):
-            return Outcome((), ())
+        return self.handle_all((event,), now)
+
+    def handle_all(self, events: Iterable[e.Fact], now: float) -> Outcome:
+        """Record what has come at one moment, each at its own turn at the door, and then all that follows from it.
+
+        A thousand members that have resumed are a thousand facts and one look at their job.
+        """
         entries: list[e.Event] = []
         actions: list[e.Action] = []
-        touched = self._agenda.due(self.state, now)
-        if not isinstance(event, e.TimePassed):
-            self._commit(event, now, entries, actions)
-            touched |= concerned(self.state, self._outlook, event)
+        touched: set[str] | None = None
+        for event in events:
+            if admits(self.state, event):
+                touched = touched if touched is not None else self._agenda.due(self.state, now)
+                if not isinstance(event, e.TimePassed):
+                    self._commit(event, now, entries, actions)
+                    touched |= concerned(self.state, self._outlook, event)
+        if touched is None:
+            return Outcome((), ())
         for _ in range(DECISIONS_MAX):
             decisions = self._next_decisions(touched, now)
             if not decisions:
@@ -174,7 +185,7 @@ class CoordinatorCore:
             for decision in decisions:
                 self._commit(decision, now, entries, actions)
                 touched |= concerned(self.state, self._outlook, decision)
-        raise AssertionError(f"{type(event).__name__} leads to decisions without end: {entries[-3:]}")
+        raise AssertionError(f"decisions without end: {entries[-3:]}")
 
     def replay(self, entry: e.Event, now: float) -> None:
         """Record what the journal says; nothing follows from it that the journal does not say, too."""
@@ -191,7 +202,7 @@ class CoordinatorCore:
 
     def _deadlines_of(self, job: Job, now: float) -> Iterator[float]:
         c = self._context(now)
-        return (at for deadlines in JOB_DEADLINES for at in deadlines(c, job))
+        return iter(unchanging([job], lambda: [at for deadlines in JOB_DEADLINES for at in deadlines(c, job)]))
 
     def _commit(self, event: e.Event, now: float, entries: list[e.Event], actions: list[e.Action]) -> None:
         record(self.state, event, now)
@@ -201,12 +212,15 @@ class CoordinatorCore:
 
     def _next_decisions(self, touched: set[str], now: float) -> list[e.Decision]:
         """The first rule that has something to say."""
+        jobs = [job for name in sorted(touched) if (job := self.state.jobs.get(name)) is not None]
+        return unchanging(jobs, lambda: self._first_decisions(jobs, now))
+
+    def _first_decisions(self, jobs: list[Job], now: float) -> list[e.Decision]:
         c = self._context(now)
         for cluster_rule in CLUSTER_RULES:
             decisions = list(cluster_rule(c))
             if decisions:
                 return decisions
-        jobs = [job for name in sorted(touched) if (job := self.state.jobs.get(name)) is not None]
         for job_rule in JOB_RULES:  # of all jobs before the next: a newcomer is ordered before who is there leaves
             for job in jobs:
                 decisions = list(job_rule(c, job))

@@ -169,15 +169,11 @@ class Driver:
     async def _handle(self, batch: list[_Queued]) -> None:
         now, wall = self.now(), time.time()
         self.lags.loop_seconds = time.monotonic() - batch[0].at
-        lines: list[tuple[float, float, e.Event]] = []
-        actions: list[e.Action] = []
-        for queued in batch:
-            outcome = self.core.handle(queued.event, now)
-            lines.extend((now, wall, entry) for entry in outcome.entries)
-            actions.extend(outcome.actions)
+        outcome = self.core.handle_all((queued.event for queued in batch), now)
+        lines = [(now, wall, entry) for entry in outcome.entries]
         if lines:
             await self._commit(lines, now)
-        for action in actions:
+        for action in outcome.actions:
             self._perform(action)
         for queued in batch:
             if queued.done is not None and not queued.done.done():

@@ -35,7 +35,7 @@ def admits(state: ClusterState, event: e.Fact) -> bool:
             if found is None:
                 return False
             job_of = state.jobs[found.job]
-            return worker in job_of.members and fact.epoch == job_of.epoch
+            return job_of.has_member(worker) and fact.epoch == job_of.epoch
         case e.WorkerStarted() | e.WorkerAttached() | e.WorkerDying() | e.WorkerTold() | e.EvidenceTaken():
             return state.worker(event.worker) is not None
         case e.WorkerQuiet(sample):

@@ -95,10 +95,7 @@ class Liveness:
         size = job.spec.replica_size if job.spec.replica else 1
         cut = {w.seat // size for w in members if w not in heard} if size > 1 else set()
         waits = [self._waits_for(w.name, now, inside=w.seat // size in cut) for w in heard]
-        limit = max(self.settings.halt_seconds, self.settings.stall_factor * job.step_seconds)
-        if cut and not job.step_seconds:
-            limit = max(limit, self.settings.fence_seconds)  # a first step may compile for long
-        if min(waits) >= limit:
+        if min(waits) >= halt_limit(self.settings, job.step_seconds, inside=bool(cut)):
             yield JobHalted(job.name, min(waits))
 
     def _waits_for(self, worker: str, now: float, *, inside: bool) -> float:
@@ -111,3 +108,11 @@ class Liveness:
         if Phase(sample.phase) not in WAITS_FOR_OTHERS and not (inside and Phase(sample.phase) in INSIDE_A_STEP):
             return 0.0
         return sample.quiet_seconds + now - at
+
+
+def halt_limit(settings: Settings, step_seconds: float, *, inside: bool) -> float:
+    """Seconds that members wait for one on a silent node before their job is halted."""
+    limit = max(settings.halt_seconds, settings.stall_factor * step_seconds)
+    if inside and not step_seconds:
+        return max(limit, settings.fence_seconds)  # a first step may compile for long
+    return limit

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.record_workers import excuse
-from unicorn_mgr.coordinator.state import ClusterState, Incident, Job
+from unicorn_mgr.coordinator.state import ClusterState, Job
 from unicorn_mgr.coordinator.triage import CHECKSUMS, UNREADABLE
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch

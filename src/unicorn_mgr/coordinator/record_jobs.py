@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import assert_never
 
 from unicorn_mgr.coordinator.checkpoints import Checkpoint, Parts
+from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.record_incidents import tell
 from unicorn_mgr.coordinator.shapes import in_shape
 from unicorn_mgr.coordinator.standstills import FROM_NOBODY, add, kind_of, measure
 from unicorn_mgr.coordinator.state import (
     ClusterState,
-    Incident,
     Job,
     JobPhase,
     Suspension,

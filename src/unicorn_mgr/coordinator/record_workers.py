@@ -76,12 +76,14 @@ def gone(state: ClusterState, worker: Worker, reason: str, now: float) -> None:
     worker.phase, worker.gone_at, worker.gone_reason = WorkerPhase.GONE, now, reason
     if job.sentence is not None and job.sentence.worker == worker.name:
         job.sentence = None
-    lost = job.lost_beside(worker)
     raised = worker.raised or (worker.exited.raised if worker.exited is not None else None)
     worker.cut_off = bool(job.spec.replica) and triage.of_link(raised)
-    if worker.condemned or worker.cut_off or worker.fresh_start or not all(w.cut_off for w in lost):
+    if worker.condemned:
+        return
+    lost = job.lost_beside(worker)
+    if worker.cut_off or worker.fresh_start or not all(w.cut_off for w in lost):
         # Its replica has lost another already: this is no incident of its own.
-        worker.condemned = worker.condemned or bool(lost)
+        worker.condemned = bool(lost)
     else:
         for sign in lost:
             excuse(job, sign)
@@ -168,7 +170,7 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
                 worker.phase = WorkerPhase.ATTACHED
         case e.WorkerDying(_, witness, last):
             # Whoever is not in the middle of training may be ending as it should: its exit will tell.
-            if worker.trained and not worker.loop_ended and (worker.name in job.members or not worker.was_member):
+            if worker.trained and not worker.loop_ended and (job.has_member(worker.name) or not worker.was_member):
                 gone(state, worker, f"dying (witness: {witness})", now)
             if last is not None:
                 _victim(job, worker, last.step, last.micro_batch)

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from unicorn_mgr.coordinator.backups import Backups
 from unicorn_mgr.coordinator.checkpoints import Checkpoint, Parts
 from unicorn_mgr.coordinator.counters import Counters
+from unicorn_mgr.coordinator.incident import Incident
+from unicorn_mgr.coordinator.recall import Recall
 from unicorn_mgr.effects.coordinator import PlanReady
-from unicorn_mgr.messages import Exited, Mistake, Raised, Ready, Resumed, Sample, StateSource
+from unicorn_mgr.messages import Exited, Mistake, Raised, Ready, Resumed, Sample
 from unicorn_mgr.model import Epoch, JobSpec, Slot, WorkerName
 
 
@@ -223,7 +225,7 @@ class Death:
 
 
 @dataclass(slots=True)
-class Job:
+class Job(Recall):
     """A training program."""
 
     name: str
@@ -325,6 +327,10 @@ class Job:
     micro_batches_redone: int = 0
     observe: bool = False
 
+    def has_member(self, worker: str) -> bool:
+        """Whether it is one of the newest epoch."""
+        return self.among(self.members, worker)
+
     @property
     def over(self) -> bool:
         """No process of it is left."""
@@ -347,7 +353,8 @@ class Job:
 
     def alive(self) -> list[Worker]:
         """Workers that count, by seat."""
-        return sorted((w for w in self.workers.values() if w.alive), key=lambda w: (w.seat, w.name))
+        by_seat = lambda w: (w.seat, w.name)  # noqa: E731
+        return self.found("alive", lambda: sorted((w for w in self.workers.values() if w.alive), key=by_seat))
 
     def lost_beside(self, worker: Worker) -> list[Worker]:
         """Of the same start of its replica, where that has several workers: others that should not be gone."""
@@ -359,61 +366,25 @@ class Job:
 
     def ended_members(self) -> list[Worker]:
         """Members of the newest epoch that have come to their end."""
-        members = [w for m in self.members if (w := self.workers.get(m)) is not None]
-        return [w for w in members if w.loop_ended or w.ended_well]
+        return self.found("ended", lambda: [w for w in self.known_members() if w.loop_ended or w.ended_well])
+
+    def known_members(self) -> list[Worker]:
+        """Members of the newest epoch that have not been dismissed, in its order."""
+        return self.found("members", lambda: [w for m in self.members if (w := self.workers.get(m)) is not None])
 
     def lost_members(self) -> list[Worker]:
         """Members of the newest epoch that are gone without having come to their end."""
-        members = [w for m in self.members if (w := self.workers.get(m)) is not None]
-        return [w for w in members if not (w.alive or w.ended_well or w.loop_ended)]
+        members = self.known_members
+        return self.found("lost", lambda: [w for w in members() if not (w.alive or w.ended_well or w.loop_ended)])
 
     def living_members(self) -> list[Worker]:
         """Members of the newest epoch that count, in its order."""
-        return [w for m in self.members if (w := self.workers.get(m)) is not None and w.alive]
+        return self.found("living", lambda: [w for w in self.known_members() if w.alive])
 
     def newcomers(self) -> list[Worker]:
         """Processes that run, and are not yet ready to become members."""
-        return [w for w in self.alive() if w.phase in (WorkerPhase.STARTED, WorkerPhase.ATTACHED)]
-
-
-@dataclass(slots=True)
-class Incident:
-    """One failure from its first sign to full speed."""
-
-    id: str
-    job: str
-    node: str
-    worker: str
-    cause: str
-    severity: str
-    detected_by: str
-    evidence: str
-    opened_at: float
-    opened_wall: float
-    occurred_at: float
-    of_member: bool = False
-    """It hit a worker that had joined."""
-    granted_at: float | None = None
-    formed_at: float | None = None
-    resumed_at: float | None = None
-    closed_at: float | None = None
-    epoch_before: Epoch = field(default_factory=Epoch)
-    epoch_after: Epoch | None = None
-    worker_seconds: dict[str, float] = field(default_factory=dict)
-    """Largest over the members: fence, regroup, restore, recompute, added."""
-    steps_lost: int = 0
-    micro_batches_recomputed: int = 0
-    sources: tuple[StateSource, ...] = ()
-    story: list[str] = field(default_factory=list)
-    escalations: list[str] = field(default_factory=list)
-    would_have: bool = False
-    isolated: bool = False
-    """Its node has been taken out of use for it; if an operator gives it back it stays."""
-
-    @property
-    def open(self) -> bool:
-        """Full speed has not been reached again."""
-        return self.closed_at is None
+        starting = (WorkerPhase.STARTED, WorkerPhase.ATTACHED)
+        return self.found("newcomers", lambda: [w for w in self.alive() if w.phase in starting])
 
 
 @dataclass(slots=True)
@@ -479,6 +450,10 @@ class ClusterState:
         """Workers of a slot that have not ended, in the order in which they came."""
         names = self.nodes[node].processes.get(slot, ())
         return [w for name in names if (w := self.worker(name)) is not None]
+
+    def is_shared(self, node: str, slot: int) -> bool:
+        """Several processes are on a slot."""
+        return len(self.nodes[node].processes.get(slot, ())) > 1
 
     def on_node(self, node: str) -> list[Worker]:
         """Workers of a node that have not ended, sorted by name."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from unicorn_mgr.coordinator.describe import concerns, describe, without_secrets
-from unicorn_mgr.coordinator.state import ClusterState, Incident
+from unicorn_mgr.coordinator.incident import Incident
+from unicorn_mgr.coordinator.state import ClusterState
 from unicorn_mgr.coordinator.store import Entry, dump_event
 from unicorn_mgr.coordinator.views import incident_view
 from unicorn_mgr.messages import EventLine, IncidentStory

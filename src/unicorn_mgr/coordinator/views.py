@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from unicorn_mgr import __version__
+from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.record_incidents import seconds_of
 from unicorn_mgr.coordinator.standstills import costs_of
 from unicorn_mgr.coordinator.state import (
     ClusterState,
-    Incident,
     Job,
     JobPhase,
     Node,

@@ -82,7 +82,8 @@ class Control:
             self.core.replay(entry, at)
         self._world.happens(Replayed(self.core.state))
         self.up, self.slow, self._due, self.dies_next = True, False, None, ""
-        self.tell(e.TermStarted(self.state.term + 1, WALL + self._world.timeline.now))
+        self._facts = [e.TermStarted(self.state.term + 1, WALL + self._world.timeline.now)]
+        self._handle_all()
         if not self.up:
             return
         for job in self.state.jobs.values():
@@ -142,20 +143,27 @@ class Control:
     # -- the loop ------------------------------------------------------------------------
 
     def tell(self, fact: e.Fact) -> None:
-        """Give the core a fact, after those that are being handled."""
+        """Give the core a fact, with those that come while it is busy with others."""
         self._facts.append(fact)
-        if self._inside:
+        if len(self._facts) > 1 or self._inside:
             return
+        if self._world.busy_seconds:
+            self._later(self._world.busy_seconds, lambda: self._when_awake(self._handle_all))
+        else:
+            self._handle_all()
+
+    def _handle_all(self) -> None:
         self._inside = True
         try:
             while self._facts and self.up:
-                self._handle(self._facts.pop(0))
+                facts, self._facts = self._facts, []
+                self._handle(facts)
         finally:
             self._inside = False
 
-    def _handle(self, fact: e.Fact) -> None:
+    def _handle(self, facts: list[e.Fact]) -> None:
         now = self._world.timeline.now
-        outcome = self.core.handle(fact, now)
+        outcome = self.core.handle_all(facts, now)
         dies, self.dies_next = self.dies_next, "" if outcome.entries else self.dies_next
         if outcome.entries and dies == "before":
             self._lose()
@@ -269,23 +277,7 @@ class Control:
         def solved() -> None:
             if self.state.planning.number != number or self.state.planning.answered:
                 return
-            made = self._world.solve(self.core.problem)
-            seats = {job: dict(mine) for job, mine in made.seats.items()}
-            self.tell(
-                e.PlanReady(
-                    number,
-                    seats,
-                    dict(made.reasons),
-                    made.value,
-                    made.bound,
-                    made.proven,
-                    made.solver,
-                    made.rung,
-                    0.0,
-                    made.note,
-                    dict(made.shapes),
-                )
-            )
+            self.tell(answered(number, self._world.solve(self.core.problem)))
 
         self._later(self._world.plan_seconds(), lambda: self._when_awake(solved))
 
@@ -296,3 +288,11 @@ def solved(problem: Problem, *, fails: bool = False) -> Plan:
         return FirstComeFirstServed().solve(problem)
     ticks = count()
     return plan(problem, limit=1e6, clock=lambda: float(next(ticks)))
+
+
+def answered(number: int, made: Plan) -> e.PlanReady:
+    """The planner's answer to a question, as the core is told it."""
+    seats = {job: dict(mine) for job, mine in made.seats.items()}
+    reasons, shapes = dict(made.reasons), dict(made.shapes)
+    quality = (made.value, made.bound, made.proven, made.solver, made.rung)
+    return e.PlanReady(number, seats, reasons, *quality, 0.0, made.note, shapes)

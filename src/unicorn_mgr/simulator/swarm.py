@@ -115,6 +115,8 @@ class Story:
         world, draw, size = self.world, self.draw, self.size
         for i in range(draw.randint(2, size.nodes)):
             world.add_node(f"node-{i}", draw.randint(1, size.slots), draw.choice(["", "rack-0", "rack-1"]))
+        busy = Random(f"busy {self.seed}")  # noqa: S311 - a history is to be had again
+        world.busy_seconds = busy.choice([0.0, 0.0, 0.002, 0.05])
         world.plan_failures = draw.choice([0.0, 0.0, 0.2])
         world.spawn_failures = draw.choice([0.0, 0.0, 0.05])
         world.delay_seconds = draw.choice([(0.0002, 0.002), (0.001, 0.05), (0.0002, 0.5)])

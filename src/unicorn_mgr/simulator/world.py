@@ -41,6 +41,8 @@ class World:
         self.control = Control(self, settings)
         self.delay_seconds = (0.0002, 0.002)
         """Of a message, from and to."""
+        self.busy_seconds = 0.0
+        """For so long the coordinator is busy with what was before; what comes meanwhile it hears together."""
         self.plan_delay_seconds = (0.01, 0.3)
         self.plan_failures = 0.0
         """Share of the planner's answers that its fallback gives."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
 
 from unicorn_mgr.coordinator.outlook import wants_slots
 from unicorn_mgr.coordinator.rules import Context
@@ -65,26 +67,42 @@ def ordered(c: Context, job: Job) -> Iterator[Decision]:
     if reason:
         yield JobGivenUp(job.name, _exit_code(job), reason)
         return
-    for seat in [seat for seat in empty if _restart_due_at(c, job, seat) <= c.now]:
+    due, world = cache(partial(_restart_due_at, c, job)), cache(partial(_world, job))
+    for seat in [seat for seat in empty if due(seats_beside(job, seat).start) <= c.now]:
         node, slot = job.seats[seat]
-        world = _world(job, seat)
+        meets = world(seats_beside(job, seat).start if job.spec.replica else 0)
         yield WorkerOrdered(
             worker=str(WorkerName(job.name, seat, job.incarnations.get(seat, 0))),
             node=node,
             slot=slot,
-            rank=world.index(seat),
-            world_size=len(world),
-            restarts=_start(job, world),
-            local_slots=tuple(sorted(s for n, s in (job.seats[w] for w in world) if n == node)),
+            rank=meets.ranks[seat],
+            world_size=len(meets.ranks),
+            restarts=meets.start,
+            local_slots=meets.slots[node],
             job_running=job.running,
             job_step=max(job.committed, 0),
             reason="replaces the one before" if seat in replacing else job.seats_reason,
         )
 
 
-def _world(job: Job, seat: int) -> list[int]:
-    """The seats whose processes meet as torch's ranks: all, or those of one replica."""
-    return list(seats_beside(job, seat)) if job.spec.replica else sorted(job.seats)
+@dataclass(frozen=True, slots=True)
+class _World:
+    """Seats whose processes meet as torch's ranks: all, or those of one replica."""
+
+    ranks: dict[int, int]
+    slots: dict[str, tuple[int, ...]]
+    """Of each of their nodes, rising."""
+    start: int
+
+
+def _world(job: Job, first: int) -> _World:
+    seats = list(seats_beside(job, first)) if job.spec.replica else sorted(job.seats)
+    slots: dict[str, list[int]] = {}
+    for seat in seats:
+        node, slot = job.seats[seat]
+        slots.setdefault(node, []).append(slot)
+    ranks = {seat: rank for rank, seat in enumerate(seats)}
+    return _World(ranks, {node: tuple(sorted(mine)) for node, mine in slots.items()}, _start(job, seats))
 
 
 def _start(job: Job, world: list[int]) -> int:
@@ -96,7 +114,8 @@ def _start(job: Job, world: list[int]) -> int:
 
 def _restart_due_at(c: Context, job: Job, seat: int) -> float:
     """When a process of this seat may be started; a replica is started as one."""
-    return max(restart_due_at(c, job, job.seats[s][0]) for s in seats_beside(job, seat) if s in job.seats)
+    nodes = {job.seats[s][0]: None for s in seats_beside(job, seat) if s in job.seats}
+    return max(restart_due_at(c, job, node) for node in nodes)
 
 
 def _exit_code(job: Job) -> int:
@@ -138,8 +157,8 @@ def order_deadlines(c: Context, job: Job) -> Iterator[float]:
     if job.gang and not job.over:
         yield from (w.gone_at + c.settings.settle_seconds for w in job.workers.values() if not w.alive)
     if wants_slots(job):
-        for seat in _empty_seats(c, job):
-            yield _restart_due_at(c, job, seat)
+        for first in {seats_beside(job, seat).start: None for seat in _empty_seats(c, job)}:
+            yield _restart_due_at(c, job, first)
 
 
 def gang(c: Context, job: Job) -> Iterator[Decision]:
@@ -187,7 +206,7 @@ def _done_with(c: Context, job: Job, worker: Worker) -> bool:
         return True
     if worker.name in job.parts.of:  # whoever stores what it has left speaks in its name
         return False
-    if worker.name in job.members or (worker.ended_well and not worker.retiring):
+    if job.has_member(worker.name) or (worker.ended_well and not worker.retiring):
         return False
     told = worker.accounted or worker.condemned or worker.fresh_start or not worker.incident
     followed = job.incarnations[worker.seat] > WorkerName.parse(worker.name).incarnation + 1

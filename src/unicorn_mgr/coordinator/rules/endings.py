@@ -183,7 +183,7 @@ def stopping(c: Context, job: Job) -> Iterator[Decision]:
 def _is_too_late(job: Job, worker: Worker) -> bool:
     """It never had the state, or is no member; unless its replica is through, and it is only about to say so."""
     through = {w.seat for w in job.workers.values() if w.loop_ended}
-    about_to = worker.name in job.members or not through.isdisjoint(seats_beside(job, worker.seat))
+    about_to = job.has_member(worker.name) or not through.isdisjoint(seats_beside(job, worker.seat))
     return not (worker.formed and about_to)
 
 
@@ -209,7 +209,7 @@ def _lingering(c: Context, job: Job) -> list[Worker]:
 
 
 def _has_left(job: Job, worker: Worker) -> bool:
-    return worker.phase is WorkerPhase.LEAVING and worker.name not in job.members
+    return worker.phase is WorkerPhase.LEAVING and not job.has_member(worker.name)
 
 
 def lingering_deadlines(c: Context, job: Job) -> Iterator[float]:

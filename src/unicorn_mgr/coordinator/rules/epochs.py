@@ -84,7 +84,8 @@ def granted(c: Context, job: Job) -> Iterator[Decision]:
 
 def _next(c: Context, job: Job, lost: list[Worker]) -> Iterator[Decision]:
     leaving, ended = _leaving(job), job.ended_members()
-    stay = whole(job, [w for w in job.living_members() if w not in ended and w not in leaving])
+    leave = {w.name for w in (*leaving, *ended)}
+    stay = whole(job, [w for w in job.living_members() if w.name not in leave])
     if job.loop_ended_step is not None:  # nobody is left who could hand it the state
         stay = [w for w in stay if w.formed]
     if not stay:  # whoever was about to leave is the last to have the state: it goes on until others have it
@@ -140,10 +141,11 @@ def _reporter(job: Job) -> str:
 def _first(c: Context, job: Job) -> Iterator[Decision]:
     """A life begins when every seat's worker is ready, or enough have waited long enough."""
     ready = _joiners(c, job)
-    coming = [w for w in job.alive() if w.phase in _COMING or (w.phase is WorkerPhase.READY and w not in ready)]
     if not ready:
         return
-    unfilled = [s for s in job.seats if s not in {w.seat for w in job.alive()} and s not in job.barred]
+    here = {w.name for w in ready}
+    coming = [w for w in job.alive() if w.phase in _COMING or (w.phase is WorkerPhase.READY and w.name not in here)]
+    unfilled = set(job.seats) - {w.seat for w in job.alive()} - set(job.barred)
     patient = c.now < _first_ready_at(ready) + c.settings.start_grace_seconds
     if (coming or unfilled) and (patient or len(ready) < job.spec.size_min):
         return

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.rules.incidents import SYMPTOMS
 from unicorn_mgr.coordinator.rules.replicas import seats_beside
-from unicorn_mgr.coordinator.state import Incident, Job, Worker
+from unicorn_mgr.coordinator.state import Job, Worker
 from unicorn_mgr.effects.coordinator import Decision, IncidentEscalated, WorkerCondemned
 from unicorn_mgr.model import Severity, WorkerName
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.record_incidents import FIRST_SIGN
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.standstills import FROM_NOBODY
-from unicorn_mgr.coordinator.state import Incident, Job, JobPhase, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import Job, JobPhase, NodePhase, Worker, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     Decision,
     IncidentClosed,
@@ -71,7 +72,7 @@ def unreadable(c: Context, job: Job) -> Iterator[Decision]:
 
 def _first_sign(c: Context, job: Job, worker: Worker) -> Incident | None:
     """The incident that was opened for what others have felt of this worker's end."""
-    return felt(c, job, worker) or (unexplained(c, job) if worker.name in job.members else None)
+    return felt(c, job, worker) or (unexplained(c, job) if job.has_member(worker.name) else None)
 
 
 def felt(c: Context, job: Job, worker: Worker) -> Incident | None:
@@ -195,7 +196,7 @@ def _closed_how(c: Context, job: Job, incident: Incident) -> str:
         return ""
     members = len(job.living_members())
     dead = [m for m in job.members if not job.workers[m].alive and not job.workers[m].ended_well]
-    if dead or (incident.granted_at is None and incident.worker in job.members):
+    if dead or (incident.granted_at is None and job.has_member(incident.worker)):
         return ""
     waiting = [w for w in job.alive() if w.phase is not WorkerPhase.MEMBER]
     if members >= len(job.seats) and not waiting and members > 0:

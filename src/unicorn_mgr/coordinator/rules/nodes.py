@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from unicorn_mgr.coordinator import triage
+from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.rules import Context, checkpoints
 from unicorn_mgr.coordinator.rules.incidents import explained, felt, incident_id, unexplained
-from unicorn_mgr.coordinator.state import ClusterState, Incident, Job, Node, NodePhase, WorkerPhase
+from unicorn_mgr.coordinator.state import ClusterState, Job, Node, NodePhase, WorkerPhase
 from unicorn_mgr.effects.coordinator import (
     BreakerReset,
     BreakerTripped,

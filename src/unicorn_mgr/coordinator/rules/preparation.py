@@ -22,8 +22,9 @@ _PREPARING = frozenset({WorkerPhase.ORDERED, WorkerPhase.STARTED, WorkerPhase.AT
 
 def holders(state: ClusterState, worker: Worker) -> list[Worker]:
     """Processes that were on a worker's slot before it and have not ended."""
-    here = state.on_slot(worker.node, worker.slot)
-    return list(itertools.takewhile(lambda w: w is not worker, here)) if worker.exited is None else []
+    if worker.exited is not None or not state.is_shared(worker.node, worker.slot):
+        return []
+    return list(itertools.takewhile(lambda w: w is not worker, state.on_slot(worker.node, worker.slot)))
 
 
 def may_begin(c: Context, job: Job, place: Place) -> bool:
@@ -57,8 +58,9 @@ def successor_due_at(c: Context, worker: Worker) -> float:
 
 
 def _preparing_until(c: Context, worker: Worker) -> Iterator[float]:
-    here = c.state.on_slot(worker.node, worker.slot)
-    for other in here if len(here) > 1 else ():
+    if not c.state.is_shared(worker.node, worker.slot):
+        return
+    for other in c.state.on_slot(worker.node, worker.slot):
         if other.job != worker.job and other.phase in _PREPARING and worker in holders(c.state, other):
             yield other.ordered_at + c.settings.prepare_seconds
 

@@ -8,6 +8,7 @@ it can't reach the others may be the first to notice that one of them is gone: f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -34,26 +35,37 @@ def whole(job: Job, workers: Iterable[Worker]) -> list[Worker]:
     found = list(workers)
     if replica_size(job) == 1:
         return found
-    seats = {w.seat for w in found}
-    return [w for w in found if seats.issuperset(seats_beside(job, w.seat))]
+    whole = set(whole_seats(job, {w.seat for w in found}))
+    return [w for w in found if w.seat in whole]
 
 
 def whole_seats(job: Job, seats: Iterable[int]) -> list[int]:
     """Those of whose replica all seats are among them."""
     given = sorted(seats)
-    return [seat for seat in given if set(given).issuperset(seats_beside(job, seat))]
+    if replica_size(job) == 1:
+        return given
+    present = Counter(seat // replica_size(job) for seat in given)
+    return [seat for seat in given if present[seat // replica_size(job)] == replica_size(job)]
 
 
 def broken(c: Context, job: Job) -> Iterator[Decision]:
     """A replica that has lost a worker: the others can't go on, and their state is on other replicas."""
     if replica_size(job) == 1 or job.over or c.state.paused or c.state.observes(job):
         return
+    lost: dict[tuple[int, int], Worker] = {}
+    for worker in job.workers.values():
+        if not (worker.alive or worker.ended_well or worker.loop_ended) and c.now >= _to_be_blamed_at(c, worker):
+            lost.setdefault(_start_of_replica(job, worker), worker)
     for worker in job.alive():
-        lost = [w for w in job.lost_beside(worker) if c.now >= _to_be_blamed_at(c, w)]
         if worker.phase is WorkerPhase.ENDED:
             yield from _stranded(job, worker)
-        elif lost:
-            yield WorkerCondemned(worker.name, f"its replica has lost {lost[0].name}: {lost[0].gone_reason}")
+        elif (first := lost.get(_start_of_replica(job, worker))) is not None:
+            yield WorkerCondemned(worker.name, f"its replica has lost {first.name}: {first.gone_reason}")
+
+
+def _start_of_replica(job: Job, worker: Worker) -> tuple[int, int]:
+    """Whoever has the same was started to meet."""
+    return worker.seat // replica_size(job), worker.start
 
 
 def _stranded(job: Job, worker: Worker) -> Iterator[Decision]:
