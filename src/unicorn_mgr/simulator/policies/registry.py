@@ -7,9 +7,14 @@ from collections.abc import Callable
 from unicorn_mgr.simulator.policies import Policy
 from unicorn_mgr.simulator.policies.bounds import Clairvoyant, ClairvoyantUnbound, NoFault
 from unicorn_mgr.simulator.policies.elastic import Bamboo, Elastic, Oobleck
+from unicorn_mgr.simulator.policies.ours import Ours, WithoutLiveState, WithoutPartialReuse, WithoutPlanner
 from unicorn_mgr.simulator.policies.restart import Megatron, RestartFast, Spares, Varuna, Waits
 
 _ALL: tuple[Callable[[], Policy], ...] = (
+    Ours,
+    WithoutPlanner,
+    WithoutPartialReuse,
+    WithoutLiveState,
     Megatron,
     RestartFast,
     Waits,
