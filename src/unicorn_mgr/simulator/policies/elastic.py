@@ -40,7 +40,7 @@ class Replicas(Fluid):
 
     @abstractmethod
     def mending(self, life: Life, job: Job, replica: int, *, moved: bool) -> float:
-        """Seconds until a replica that has all of its slots may join; `moved` if some of them are others than before."""
+        """Seconds until a replica that has all slots may join; `moved`: some are others than before."""
 
     @abstractmethod
     def rejoin(self, life: Life, job: Job) -> float:
@@ -58,10 +58,12 @@ class Replicas(Fluid):
         hit = sorted({seat // job.work.replica for seat in seats})
         computing = [replica for replica in hit if replica not in job.broken]
         if computing and job.doing is Doing.TRAINING:
-            self.loses(life, job, number, len(computing) / _whole(job) if kind is not Kind.LINK else 0.0)
+            self.loses(
+                life, job, number, len(computing) * job.work.replica / whole_size(job) if kind is not Kind.LINK else 0.0
+            )
         if kind is not Kind.LINK:
             self._breaks(life, job, hit)
-        if computing and not _whole(job):
+        if computing and not whole_size(job):
             life.loses_unsaved(job, number)
         if computing and job.doing is not Doing.WAITING:
             self._undetected(life, job, number)
@@ -73,8 +75,8 @@ class Replicas(Fluid):
     def _breaks(self, life: Life, job: Job, replicas: list[int]) -> None:
         """Who has all slots is mended there; who has not waits for some."""
         for replica in replicas:
-            job.broken[replica] = job.broken.get(replica, 0) + 1
-            if all(job.seats[seat] is not None for seat in _seats(job, replica)):
+            job.broken[replica] = life.token()
+            if all(job.seats[seat] is not None for seat in seats_of(job, replica)):
                 self._mends(life, job, replica, moved=False)
 
     def _undetected(self, life: Life, job: Job, number: int) -> None:
@@ -90,47 +92,50 @@ class Replicas(Fluid):
         life.later(job, self.stall(life, job, life.faults[number].kind), lambda: self._goes_on(life, job))
 
     def _goes_on(self, life: Life, job: Job) -> None:
-        size = _whole(job) * job.work.replica
-        if job.work.rate(size):
-            life.trains(job, size)
+        if job.work.rate(whole_size(job)):
+            life.trains(job, whole_size(job))
         else:
             life.waits(job)
 
     def _mends(self, life: Life, job: Job, replica: int, *, moved: bool) -> None:
-        turn = job.broken[replica]
-        seconds = self.mending(life, job, replica, moved=moved)
-        life.schedule(seconds, lambda: self._mended(life, job, replica) if job.broken.get(replica) == turn else None)
+        token = job.broken[replica]
+        life.schedule(self.mending(life, job, replica, moved=moved), lambda: self._mended(life, job, token))
 
-    def _mended(self, life: Life, job: Job, replica: int) -> None:
+    def _mended(self, life: Life, job: Job, token: int) -> None:
+        replica = next((r for r, current in job.broken.items() if current == token), None)
+        if replica is None:
+            return  # hit again, or given up
         del job.broken[replica]
-        if job.doing is Doing.TRAINING or (
-            job.doing is Doing.WAITING and job.work.rate(_whole(job) * job.work.replica)
-        ):
-            number = job.blame[0] if job.blame else job.stopped_by
-            life.stops(job, Doing.TRANSITION, number)
-            life.later(job, self.rejoin(life, job), lambda: self._goes_on(life, job))
+        if job.doing is Doing.TRAINING or (job.doing is Doing.WAITING and job.work.rate(whole_size(job))):
+            self.regroups(life, job)
+
+    def regroups(self, life: Life, job: Job) -> None:
+        """All that is whole meets anew."""
+        life.stops(job, Doing.TRANSITION, life.blamed(job))
+        life.later(job, self.rejoin(life, job), lambda: self._goes_on(life, job))
 
     def offered(self, life: Life) -> None:
         """Who was hit first makes replicas whole, those first that lack least."""
         for job in sorted(life.jobs, key=lambda j: (j.hit_at, j.number)):
             if not life.cluster.free:
                 return
-            lacking = {replica: sum(job.seats[s] is None for s in _seats(job, replica)) for replica in job.broken}
+            lacking = {replica: sum(job.seats[s] is None for s in seats_of(job, replica)) for replica in job.broken}
             for replica in sorted(lacking, key=lambda r: (lacking[r], r)):
                 if 0 < lacking[replica] <= life.cluster.free:
-                    life.fills(job, _seats(job, replica))
-                    job.broken[replica] += 1
+                    life.fills(job, seats_of(job, replica))
+                    job.broken[replica] = life.token()
                     life.tells(job)
                     self._mends(life, job, replica, moved=True)
 
 
-def _seats(job: Job, replica: int) -> range:
+def seats_of(job: Job, replica: int) -> range:
+    """Of one of its replicas."""
     return range(replica * job.work.replica, (replica + 1) * job.work.replica)
 
 
-def _whole(job: Job) -> int:
-    """Replicas that take part."""
-    return len(job.seats) // job.work.replica - len(job.broken)
+def whole_size(job: Job) -> int:
+    """Slots of replicas that take part."""
+    return (len(job.seats) // job.work.replica - len(job.broken)) * job.work.replica
 
 
 class Elastic(Replicas):
@@ -162,7 +167,7 @@ class Elastic(Replicas):
     def mending(self, life: Life, job: Job, replica: int, *, moved: bool) -> float:  # noqa: ARG002 - anywhere
         """Relaunched; from storage, if nobody else has the state."""
         seconds = life.costs.setup_seconds
-        return seconds if _whole(job) else seconds + life.from_storage(job)
+        return seconds if whole_size(job) else seconds + life.from_storage(job)
 
     def rejoin(self, life: Life, job: Job) -> float:  # noqa: ARG002 - the same for all jobs
         """It takes the state from another."""

@@ -46,7 +46,7 @@ class Job:
     ends: float = 0.0
     """When what it is waiting for has happened."""
     broken: dict[int, int] = field(default_factory=dict)
-    """Replicas that don't take part, with what has to be true of a timer that mends one."""
+    """Replicas that don't take part, with the token of what mends each."""
     starting: bool = False
     """In its transition processes run already, and can break again."""
     blame: list[int] = field(default_factory=list)
@@ -112,6 +112,7 @@ class Life:
         """Faults that are not repaired, oldest first, with nodes that are down by them."""
         self.slow: dict[int, list[tuple[float, int]]] = {}
         """By node, how slow by which faults."""
+        self._repaired = -1
         self._back: dict[int, tuple[float, int]] = {}
         """When a lost node is back, and by which fault it went."""
         self._queue: list[tuple[float, int, int, Callable[[], None]]] = [
@@ -123,17 +124,21 @@ class Life:
 
     def lived(self) -> History:
         """The whole history."""
-        self._begins()
-        events = 0
-        while self._queue and self._queue[0][0] < self.scenario.seconds:
-            self.now, _, _, happens = heappop(self._queue)
-            happens()
-            self.history.leaves_idle(self.now, self.cluster.free)
-            events += 1
-        self.history.notes["events"] = events
+        self.begins()
+        while self.goes_on():
+            self.history.notes["events"] += 1
         return self.history
 
-    def _begins(self) -> None:
+    def goes_on(self) -> bool:
+        """To the next event; False: the scenario is over."""
+        if not self._queue or self._queue[0][0] >= self.scenario.seconds:
+            return False
+        self.now, _, _, happens = heappop(self._queue)
+        happens()
+        self.history.leaves_idle(self.now, self.cluster.free)
+        return True
+
+    def begins(self) -> None:
         """Jobs on whole nodes first, large ones before small ones: few nodes are shared."""
         slots = self.scenario.slots
         for job in sorted(self.jobs, key=lambda j: (j.wanted % slots != 0, -j.wanted, j.number)):
@@ -142,6 +147,7 @@ class Life:
         for job in self.jobs:
             self.trains(job, job.wanted)
         self.history.leaves_idle(0.0, self.cluster.free)
+        self.history.notes["events"] = 0.0
 
     # -- what breaks ---------------------------------------------------------------------
 
@@ -191,6 +197,7 @@ class Life:
         self.open[number] -= 1
         if not self.open[number]:
             del self.open[number]
+            self._repaired = number
         self.cluster.heal(node)
         self.policy.offered(self)
 
@@ -219,8 +226,12 @@ class Life:
 
     def schedule(self, seconds: float, happens: Callable[[], None], rank: int = TIMERS) -> None:
         """Later, whatever becomes of anybody until then."""
+        heappush(self._queue, (self.now + seconds, rank, self.token(), happens))
+
+    def token(self) -> int:
+        """A number that nothing else has."""
         self._sequence += 1
-        heappush(self._queue, (self.now + seconds, rank, self._sequence, happens))
+        return self._sequence
 
     def later(self, job: Job, seconds: float, happens: Callable[[], None]) -> None:
         """What a job waits for next: it waits for nothing else any more."""
@@ -261,14 +272,15 @@ class Life:
     def trains(self, job: Job, size: int) -> None:
         """On so many of its slots."""
         slowest, by = self._slowest(job)
-        flops = job.work.rate(size) * self.policy.efficiency / slowest
+        flops = job.work.rate(size) * self.policy.efficiency
         job.size = size
         if size >= job.wanted:
             job.blame.clear()
             job.hit_at = math.inf
-        whole = flops == self.history.full[job.work.name]
         doing = Doing.TRAINING if flops > 0 else Doing.WAITING
-        self._becomes(job, doing, flops, -1 if whole else self._blamed(job) if job.blame or size < job.wanted else by)
+        if flops != self.history.full[job.work.name]:
+            by = self.blamed(job)
+        self._becomes(job, doing, flops / slowest, by)
 
     def stops(self, job: Job, doing: Doing, number: int) -> None:
         """It trains no more, because of that fault."""
@@ -280,12 +292,12 @@ class Life:
         if job.doing is Doing.TRAINING:
             self.trains(job, job.size)
         else:
-            self._becomes(job, job.doing, 0.0, self._blamed(job) if job.doing is Doing.WAITING else job.stopped_by)
+            self._becomes(job, job.doing, 0.0, self.blamed(job) if job.doing is Doing.WAITING else job.stopped_by)
 
     def waits(self, job: Job) -> None:
         """For slots."""
         job.turn += 1
-        self._becomes(job, Doing.WAITING, 0.0, self._blamed(job))
+        self._becomes(job, Doing.WAITING, 0.0, self.blamed(job))
 
     def _becomes(self, job: Job, doing: Doing, flops: float, number: int) -> None:
         self._advance(job)
@@ -305,10 +317,10 @@ class Life:
                 found = max(found, max(self.slow[node]))
         return found
 
-    def _blamed(self, job: Job) -> int:
-        """The first fault that is not repaired, of those that hit it or else of all."""
+    def blamed(self, job: Job) -> int:
+        """The first fault that is not repaired, of those that hit it, or else of all; or the last one that was."""
         unrepaired = (number for number in job.blame if number in self.open)
-        return next(unrepaired, job.blame[0] if job.blame else next(iter(self.open), -1))
+        return next(unrepaired, job.blame[0] if job.blame else next(iter(self.open), self._repaired))
 
     # -- work ----------------------------------------------------------------------------
 

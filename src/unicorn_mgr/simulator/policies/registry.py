@@ -9,6 +9,7 @@ from unicorn_mgr.simulator.policies.bounds import Clairvoyant, ClairvoyantUnboun
 from unicorn_mgr.simulator.policies.elastic import Bamboo, Elastic, Oobleck
 from unicorn_mgr.simulator.policies.ours import Ours, WithoutLiveState, WithoutPartialReuse, WithoutPlanner
 from unicorn_mgr.simulator.policies.restart import Megatron, RestartFast, Spares, Varuna, Waits
+from unicorn_mgr.simulator.policies.rules import BySize, ByWeight, Equal
 
 _ALL: tuple[Callable[[], Policy], ...] = (
     Ours,
@@ -20,6 +21,9 @@ _ALL: tuple[Callable[[], Policy], ...] = (
     Waits,
     Spares,
     Elastic,
+    Equal,
+    ByWeight,
+    BySize,
     Bamboo,
     Oobleck,
     Varuna,

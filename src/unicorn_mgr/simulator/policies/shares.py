@@ -95,8 +95,9 @@ def shared_by(keys: Sequence[float], jobs: Sequence[Work], capacity: int) -> lis
         if not low:
             break
     total = sum(keys[i] for i in open_ones)
-    wish = {i: left * keys[i] / total for i in open_ones}
+    wish = {i: float(least[i]) for i, fits in enumerate(admitted) if fits}
     for i in open_ones:
+        wish[i] = left * keys[i] / total
         sizes[i] = jobs[i].useful(int(wish[i]))
     _round_up(sizes, wish, jobs, capacity - sum(sizes))
     return sizes
