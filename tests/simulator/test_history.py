@@ -166,3 +166,20 @@ def test_a_job_that_never_fits_has_no_ettr() -> None:
     assert history.ettr() == 1.0
     assert history.ettr(["b"]) == 0.0
     assert not history.costs()
+
+
+def test_which_fault_it_is_may_be_left_open() -> None:
+    faults = (FAULTS[0], Fault(300.0, "OOM", Kind.PROCESS, (0,)), Fault(600.0, "ECC", Kind.NODE, (3,)))
+    history = History("p", scenario(1000.0, work("a")), 0, {"a": 80.0}, faults)
+    history.becomes(0.0, "a", Doing.TRAINING, 8, 80.0)
+    history.becomes(100.0, "a", Doing.DETECTION, 4, 0.0, "ECC")
+    history.repeat(100.0, "a", 10.0, "ECC")
+    history.becomes(110.0, "a", Doing.TRAINING, 4, 40.0, "ECC")
+    history.becomes(300.0, "a", Doing.DETECTION, 4, 0.0, "OOM")
+    history.becomes(310.0, "a", Doing.TRAINING, 4, 40.0, "ECC")
+    history.becomes(600.0, "a", Doing.DETECTION, 0, 0.0, "ECC")
+    history.becomes(700.0, "a", Doing.WAITING, 0, 0.0, "ECC")
+    assert [change.fault for change in history.changes] == [-1, 0, 0, 1, 0, 2, 2]
+    assert history.repeats[0].fault == 0
+    history.becomes(800.0, "a", Doing.WAITING, 0, 0.0, "nobody's")
+    assert history.changes[-1].fault == -1

@@ -14,7 +14,12 @@ from unicorn_mgr.simulator.policies.fluid import Fluid, Life
 from unicorn_mgr.simulator.policies.registry import POLICIES
 from unicorn_mgr.simulator.scenario import Fault, Kind, Scenario, Work
 
-SEEDS = range(40)
+FLUID = [name for name in sorted(POLICIES) if isinstance(POLICIES[name](), Fluid)]
+
+
+def seeds(name: str, most: int) -> range:
+    """Fewer where the real core runs: it takes some hundred times longer."""
+    return range(most // 8 if name.startswith("ours") else most)
 
 
 def drawn(seed: int) -> tuple[Scenario, tuple[Fault, ...]]:
@@ -31,8 +36,8 @@ def _job(draw: Random, name: str, capacity: int) -> Work:
     replica = draw.choice([1, 1, 2, 3])
     sizes = sorted({replica * draw.randint(1, max(1, capacity // replica)) for _ in range(6)})
     speed, sublinear = draw.uniform(5, 20), draw.uniform(0.7, 1.0)
-    stairs = tuple((size, speed * size**sublinear) for size in sizes)
     least = draw.choice(sizes[:2])
+    stairs = tuple((size, speed * size**sublinear) for size in sizes if size >= least)
     return Work(
         name,
         stairs,
@@ -68,10 +73,11 @@ def written(history: History) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_what_is_not_done_has_a_cause_and_nobody_is_better_than_the_bound(name: str) -> None:
-    for seed in SEEDS:
+    for seed in seeds(name, 40):
         scenario, faults = drawn(seed)
         history = POLICIES[name]().live(scenario, faults, COSTS, seed)
         assert_conserved(history)
+        assert name.startswith("ours") or "other" not in history.costs()
         most = ClairvoyantUnbound().live(scenario, faults, COSTS, seed)
         if name != "nofault":
             assert history.waf <= most.waf * (1 + 1e-9), seed
@@ -79,10 +85,10 @@ def test_what_is_not_done_has_a_cause_and_nobody_is_better_than_the_bound(name: 
         assert history.ettr_worst() <= history.ettr() + 1e-9
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"nofault", "clairvoyant-unbound"}))
+@pytest.mark.parametrize("name", FLUID)
 def test_nobody_who_leaves_no_job_waiting_is_better_than_the_clairvoyant(name: str) -> None:
     compared = 0
-    for seed in SEEDS:
+    for seed in seeds(name, 40):
         scenario, faults = drawn(seed)
         history = POLICIES[name]().live(scenario, faults, COSTS, seed)
         if not any(change.doing is Doing.WAITING for change in history.changes):
@@ -93,16 +99,16 @@ def test_nobody_who_leaves_no_job_waiting_is_better_than_the_clairvoyant(name: s
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_the_same_again_and_in_any_order_of_faults_of_a_moment(name: str) -> None:
-    for seed in SEEDS[:10]:
+    for seed in seeds(name, 16):
         scenario, faults = drawn(seed)
         mixed = sorted(Random(seed).sample(faults, len(faults)), key=lambda fault: fault.at)
         once, again = (POLICIES[name]().live(scenario, some, COSTS, seed) for some in (faults, mixed))
         assert written(once) == written(again)
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(POLICIES) if isinstance(POLICIES[name](), Fluid)])
+@pytest.mark.parametrize("name", FLUID)
 def test_no_slot_ever_has_two_owners_and_none_is_forgotten(name: str) -> None:
-    for seed in SEEDS:
+    for seed in seeds(name, 40):
         scenario, faults = drawn(seed)
         policy = POLICIES[name]()
         assert isinstance(policy, Fluid)
@@ -117,9 +123,9 @@ def test_no_slot_ever_has_two_owners_and_none_is_forgotten(name: str) -> None:
                 assert job.doing is not Doing.TRAINING or job.work.size_min <= job.size <= job.present
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(POLICIES) if isinstance(POLICIES[name](), Fluid)])
+@pytest.mark.parametrize("name", FLUID)
 def test_nobody_stands_still_for_ever_once_all_is_repaired(name: str) -> None:
-    for seed in SEEDS:
+    for seed in seeds(name, 40):
         scenario, faults = drawn(seed)
         healed = tuple(f for f in faults if f.repair_seconds < math.inf and f.at < 10_000)
         history = POLICIES[name]().live(scenario, healed, COSTS, seed)

@@ -17,6 +17,8 @@ from typing import TypeVar
 from unicorn_mgr.simulator.scenario import Fault, Scenario
 
 HOUR = 3_600.0
+ROUNDING_SECONDS = 1e-6
+"""By so much a moment may come before the fault that it is of."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -47,7 +49,7 @@ class Change:
     cause: str = ""
     """Of the fault that it does not train because of, or trains more slowly; empty: none."""
     fault: int = -1
-    """Which one that is: its number in `History.faults`; -1: not told."""
+    """Which one that is: its number in `History.faults`; -1: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class History:
     full: dict[str, float]
     """By job, FLOP/s without any fault under this policy's own first allocation."""
     faults: tuple[Fault, ...] = ()
+    """In the order of time."""
     changes: list[Change] = field(default_factory=list)
     """In the order of time; a job's first one is at the beginning."""
     repeats: list[Repeat] = field(default_factory=list)
@@ -106,17 +109,25 @@ class History:
     notes: dict[str, float] = field(default_factory=dict)
     """Figures of the run itself: events, wall seconds, plans."""
     _of_job: dict[str, list[Change]] = field(default_factory=dict, repr=False)
+    _of_cause: dict[str, tuple[list[float], list[int]]] = field(default_factory=dict, repr=False)
+    """Faults' moments and numbers."""
 
     def __post_init__(self) -> None:
         for change in self.changes:
             self._of_job.setdefault(change.job, []).append(change)
+        for number, fault in enumerate(self.faults):
+            moments, numbers = self._of_cause.setdefault(fault.cause, ([], []))
+            moments.append(fault.at)
+            numbers.append(number)
 
     # -- written -------------------------------------------------------------------------
 
     def becomes(
         self, at: float, job: str, doing: Doing, slots: int, flops: float, cause: str = "", fault: int = -1
     ) -> None:
-        """A job changes; the same again says nothing."""
+        """A job changes; the same again says nothing.  Which fault it is may be left to `_number`."""
+        if fault < 0 and cause:
+            fault = self._number(at, job, doing, cause)
         change = Change(at, job, doing, slots, flops if doing is Doing.TRAINING else 0.0, cause, fault)
         before = self._of_job.setdefault(job, [])
         if before and _same(before[-1], change):
@@ -126,6 +137,8 @@ class History:
 
     def repeat(self, at: float, job: str, flop: float, cause: str, fault: int = -1) -> None:
         """A job has lost work."""
+        if fault < 0 and cause:
+            fault = self._number(at, job, Doing.DETECTION, cause)
         if flop > 0:
             self.repeats.append(Repeat(at, job, flop, cause, fault))
 
@@ -134,13 +147,22 @@ class History:
         if not self.idle or self.idle[-1][1] != slots:
             self.idle.append((at, slots))
 
+    def _number(self, at: float, job: str, doing: Doing, cause: str) -> int:
+        """The newest fault of that cause; as long as nothing new is detected, the one that was told of before."""
+        before = self._of_job.get(job)
+        if before and before[-1].cause == cause and doing is not Doing.DETECTION:
+            return before[-1].fault
+        moments, numbers = self._of_cause.get(cause, ([], []))
+        known = bisect_right(moments, at + ROUNDING_SECONDS)
+        return numbers[known - 1] if known else -1
+
     # -- read: totals --------------------------------------------------------------------
 
     def spans(self, job: str) -> Iterator[tuple[float, float, Change]]:
         """From, until, and what holds in between; to the scenario's end."""
         end = self.scenario.seconds
         mine = self._of_job.get(job, [])
-        for change, following in zip(mine, [*mine[1:], None], strict=True):
+        for change, following in zip(mine, [*mine[1:], None], strict=False):
             until = min(end, following.at) if following is not None else end
             if until > change.at:
                 yield change.at, until, change
