@@ -74,7 +74,7 @@ def test_means_over_time_keep_all_slots() -> None:
     lived.becomes(1234.5, "big", Doing.TRANSITION, 2, 0.0, "ECC")
     lived.becomes(7001.0, "big", Doing.TRAINING, 2, 2e15)
     every = TOY.seconds / STRETCHES
-    training, standing = mean_slots(lived, "big")
+    training, standing = mean_slots(lived, 0)
     assert sum(standing) * every == pytest.approx(2 * (7001.0 - 1234.5))
     assert sum(training) * every == pytest.approx(4 * 1234.5 + 2 * (TOY.seconds - 7001.0))
     assert (training[0], standing[0]) == (4.0, 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unicorn_mgr.simulator import scenario_file
+from unicorn_mgr.simulator import scenario_file, traces
 from unicorn_mgr.simulator.scenario import DAY, BadScenario, Kind
 
 GOOD = """\
@@ -170,8 +170,11 @@ def test_a_model_that_cannot_be_is_told_as_well(tmp_path: Path, most: int, rest:
 
 
 def test_an_unknown_name_lists_those_that_are_built_in() -> None:
-    said = refused("unicron-trace-z")
-    assert "unicron-trace-a, unicron-trace-b" in said
+    assert "unicron-trace-a, unicron-trace-b" in refused("mine")
+
+
+def test_whoever_types_the_products_name_is_told_the_systems() -> None:
+    assert "did you mean unicron-trace-a?" in refused("unicorn-trace-a")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "a", "\x00", "a: *b"])
@@ -255,7 +258,8 @@ def test_a_line_of_a_trace_that_is_wrong_is_told(tmp_path: Path, rows: str, line
 
 
 def test_a_trace_that_is_missing_is_told(tmp_path: Path) -> None:
-    assert refused(written(tmp_path, TRACED)) == f"{tmp_path / 'was.csv'}: No such file or directory"
+    path = written(tmp_path, TRACED)
+    assert refused(path).startswith(f"{path}:8: faults.0.trace: was.csv: there is no such file")
 
 
 # -- built in ----------------------------------------------------------------------------
@@ -326,3 +330,25 @@ def test_all_fields_are_described() -> None:
         if "description" not in field
     ]
     assert undescribed == []
+
+
+# -- what is written about them ----------------------------------------------------------
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+
+
+def test_the_example_of_the_guide_is_a_scenario(tmp_path: Path) -> None:
+    (example, trace) = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
+    loaded = scenario_file.load(written(tmp_path, example))
+    assert [job.name for job in loaded.scenario.jobs] == ["large", "small-1", "small-2", "small-3"]
+    assert {f.kind for f in loaded.faults(1)} == set(Kind)
+    (tmp_path / "incidents.csv").write_text("at,count\n2024-01-01,3\n")
+    path = written(tmp_path, example.partition("faults:")[0] + trace)
+    assert len(scenario_file.load(path).faults(1)) == 3
+
+
+def test_the_guide_names_all_that_is_built_in_and_every_column() -> None:
+    for name in scenario_file.names():
+        assert f"`{name}`" in GUIDE or name in {"unicron-case-2", "unicron-case-3", "unicron-case-4"}
+    for column in traces.COLUMNS:
+        assert f"`{column}`" in GUIDE

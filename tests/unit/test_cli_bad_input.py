@@ -112,6 +112,49 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ("status", "--coordinator", NOBODY, "--tls", "nowhere"),
         "tls: nowhere/ca.pem: No such file or directory; make certificates with `unicorn certs`",
     ),
+    # simulations
+    "nothing to simulate": (
+        ("simulate",),
+        "simulate: give one of SCENARIO (see --list), --from-journal DIR and --swarm-seed N",
+    ),
+    "two things to simulate": (
+        ("simulate", "unicron-trace-a", "--from-journal", "data"),
+        "simulate: give one of SCENARIO (see --list), --from-journal DIR and --swarm-seed N",
+    ),
+    "no such scenario": (("simulate", "unicron"), "scenario: unicron: there is no such file, and none of that name is"),
+    "no such policy": (
+        ("simulate", "unicron-trace-a", "--policy", "megatron,hope"),
+        "policy: hope: there is no such policy; known: ours, ",
+    ),
+    "no such baseline": (
+        ("simulate", "unicron-trace-a", "--baseline", "hope"),
+        "baseline: hope: there is no such policy; known: ours, ",
+    ),
+    "no such costs": (("simulate", "unicron-trace-a", "--costs", "max"), "costs: max: want one of low, mid, high"),
+    "rows to nowhere": (
+        ("simulate", "unicron-trace-a", "--csv", "nowhere/runs.csv"),
+        "simulate: nowhere/runs.csv: there is no folder {here}/nowhere; make it first",
+    ),
+    "policies of a swarm": (
+        ("simulate", "--swarm-seed", "1", "--policy", "megatron"),
+        "simulate: --policy: it belongs to a comparison, and --swarm-seed is none; give one of them",
+    ),
+    "a first seed of a swarm": (
+        ("simulate", "--swarm-seed", "1", "--seed", "0"),
+        "simulate: --seed: it belongs to a comparison, and --swarm-seed is none; give one of them",
+    ),
+    "a scenario with less": (
+        ("simulate", "unicron-trace-a", "--without", "1"),
+        "simulate: --without: it belongs to --swarm-seed N; leave it out",
+    ),
+    "a journal of nobody": (
+        ("simulate", "--from-journal", "."),
+        "journal: .: there is no journal.sqlite in it; give the --data directory of a coordinator",
+    ),
+    "seeds of a journal": (
+        ("simulate", "--from-journal", ".", "--seeds", "3"),
+        "simulate: --seed and --seeds: a journal's faults are dated, not drawn; leave them out",
+    ),
     # services
     "open to the world": (
         ("coordinator", "--listen", "0.0.0.0:0", "--data", "data"),

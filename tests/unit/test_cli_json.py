@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from unicorn_mgr import messages as m
-from unicorn_mgr.cli import shapes
+from unicorn_mgr.cli import shapes, study_shapes
 from unicorn_mgr.cli.incidents import PHASES
 from unicorn_mgr.coordinator.settings import Settings
 from unicorn_mgr.coordinator.state import JobPhase, NodePhase, WorkerPhase
 from unicorn_mgr.coordinator.triage import NODE_HEALTH, PROPAGATION, STATISTICS, SUPERVISION
 from unicorn_mgr.model import Epoch, Severity
+from unicorn_mgr.simulator.history import Costs
+from unicorn_mgr.simulator.scenario import Scenario
+from unicorn_mgr.simulator.sensitivity import Swing
+from unicorn_mgr.simulator.study import Figures, Outcome, Spread, Study
 from unicorn_mgr.simulator.swarm import Verdict
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
@@ -24,6 +28,13 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
 EVENT = m.EventLine(1, 5.0, "NodeHeard", "node n0 is heard again", '{"node": "n0"}')
 PLAN = shapes.of_plan(m.ClusterView(jobs=(m.JobView("gpt", "waiting"),), plan=m.PlanView()))
 WHAT_IF = shapes.of_what_if(m.WhatIfAnswer((m.PlannedJob("gpt"),), m.PlanView()))
+SPREAD = Spread.of([0.9, 1.0])
+LOST = {"ECC": Costs()}
+RUN = Figures("ours", 1, 3, 1e15, 2e15, 0.9, 0.99, 0.8, LOST, 4, 0.5)
+OUTCOME = Outcome("ours", SPREAD, SPREAD, SPREAD, SPREAD, SPREAD, None, LOST, 4.0, 0.5)
+SCENARIO = Scenario("toy", "a toy", 2, 2, 8, 3_600.0, ())
+SWING = Swing("repair time", "1/2", "x 2", {"ours": (0.9, 0.8, 0.7)})
+STUDY = Study(SCENARIO, (1, 2), "megatron", 3.5, (OUTCOME,), (RUN,))
 FULL: dict[str, Mapping[str, Any]] = {
     "cluster": shapes.of_cluster(m.ClusterView()),
     "plan": PLAN,
@@ -37,6 +48,10 @@ FULL: dict[str, Mapping[str, Any]] = {
     "event": shapes.of_event(EVENT),
     "setting": shapes.of_settings({})[0],
     "journal": shapes.of_journal(m.ClusterView(), "journal.sqlite", 1, 1),
+    "study": study_shapes.of_study(STUDY, "mid", [SWING], []),
+    "outcome": study_shapes.of_outcome(OUTCOME),
+    "run": study_shapes.of_run(RUN),
+    "swing": study_shapes.of_swing(SWING),
     "history": asdict(Verdict(1, [], "", [], 0, 0.0)),
     "seconds": PHASES,
 }

@@ -92,6 +92,19 @@ def read(journal: Path, until: int | None) -> Replayed:
     return Replayed(path, store.cluster, found.state, entries, found.at, Liveness(Settings()))
 
 
+def beginning(path: Path) -> tuple[ClusterState, list[Entry]]:
+    """The earliest state that a journal still leads from, and all entries after it.  Raises `StoreError`."""
+    store = Store(path.parent, read_only=True, name=path.name)
+    try:
+        entries = list(store.entries())
+        if entries and entries[0].number > 1:
+            found = store.recover()
+            return found.state, found.entries
+        return ClusterState(), entries
+    finally:
+        store.close()
+
+
 def find(journal: Path) -> Path:
     """The file: as given, or in the directory of a coordinator or of a local cluster."""
     for path in (journal, journal / JOURNAL, journal / "coordinator" / JOURNAL):

@@ -1,18 +1,14 @@
-"""`unicorn simulate`: the same brain in virtual time, under a swarm of faults."""
+"""`unicorn simulate`: policies compared in virtual time, and the same brain under a swarm of faults."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
+from unicorn_mgr.cli import comparison, swarm
 from unicorn_mgr.cli.common import JsonOption, Problem
-from unicorn_mgr.cli.show import count, say, show_json
-from unicorn_mgr.simulator.swarm import Verdict, shrunk, swarm
 
 EXIT_VIOLATION = 1
 
@@ -22,60 +18,61 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def simulate(
-        swarm_seed: int = typer.Option(..., "--swarm-seed", metavar="N", min=0, help="The history to live through."),
-        seeds: int = typer.Option(1, "--seeds", metavar="K", min=1, help="That one and those after it."),
+        scenario: str = typer.Argument("", metavar="[SCENARIO.yaml|NAME]", help="A file, or one of --list."),
+        from_journal: Path | None = typer.Option(
+            None, "--from-journal", metavar="DIR", help="The faults that a real coordinator has seen, from its --data."
+        ),
+        policy: str = typer.Option("", "--policy", metavar="A,B|all", help="What is compared; --list names all."),
+        baseline: str = typer.Option("", "--baseline", metavar="NAME", help="Over whose WAF others' is told."),
+        seed: int | None = typer.Option(None, "--seed", metavar="N", min=0, help="Of the faults; 0 if not given."),
+        seeds: int | None = typer.Option(None, "--seeds", metavar="K", min=1, help="That one and those after it."),
+        costs: str = typer.Option("", "--costs", metavar="low|mid|high", help="Which end of all ranges; mid."),
+        sensitivity: bool = typer.Option(False, "--sensitivity", help="Also tell which assumption moves it most."),
+        csv: Path | None = typer.Option(None, "--csv", metavar="FILE", help="Write a row for each run."),
+        plot: Path | None = typer.Option(None, "--plot", metavar="DIR", help="Draw the first seed, as SVG and PNG."),
+        schema: bool = typer.Option(False, "--schema", help="Print the JSON Schema of scenarios and leave."),
+        listed: bool = typer.Option(False, "--list", help="Print scenarios and policies and leave."),
+        swarm_seed: int | None = typer.Option(
+            None,
+            "--swarm-seed",
+            metavar="N",
+            min=0,
+            help="In place of a scenario: the hostile history to live through.",
+        ),
         without: str = typer.Option("", "--without", metavar="I,J", help="Leave these jobs and faults out of it."),
         shrink: bool = typer.Option(False, "--shrink", help="Leave out whatever a violation does not need."),
         as_json: bool = JsonOption,
     ) -> None:
-        """Draw a cluster, jobs and faults from a seed, and see whether anything happens that must not.
+        """Live through a scenario's faults under several policies, and compare what becomes of the cluster.
 
-        Coordinator, agents, planner and the deal of micro-batches are the real ones; time, network, machines and
-        training are imitated.  Exit code 1 if a history breaks a rule: the same seed shows it again.
+        Ours is the very coordinator that runs a cluster, in virtual time.  With --swarm-seed: draw a cluster, jobs and
+        hostile faults from a seed, and see whether anything happens that must not; exit code 1 if a rule is broken.
         """
-        left_out = _numbers(without)
-        if seeds > 1 and (left_out or shrink):
-            raise Problem("simulate: --seeds: with --without or --shrink it is one history; leave --seeds out")
-        if shrink and left_out:
-            raise Problem("simulate: --without: --shrink finds by itself what to leave out; give one of them")
-        if shrink:
-            verdicts = [shrunk(swarm_seed)]
-        elif seeds == 1:
-            verdicts = [swarm(swarm_seed, without=left_out)]
+        compares: dict[str, Any] = {"SCENARIO": scenario, "--from-journal": from_journal, "--policy": policy}
+        compares |= {"--baseline": baseline, "--seed": seed, "--costs": costs, "--sensitivity": sensitivity}
+        compares |= {"--csv": csv, "--plot": plot, "--schema": schema, "--list": listed}
+        if swarm_seed is not None:
+            _refuse(compares, "it belongs to a comparison, and --swarm-seed is none; give one of them")
+            if not swarm.live_through(swarm_seed, seeds or 1, without, shrink=shrink, as_json=as_json):
+                raise typer.Exit(EXIT_VIOLATION)
+            return
+        _refuse({"--without": without, "--shrink": shrink}, "it belongs to --swarm-seed N; leave it out")
+        if schema or listed:
+            comparison.show_schema() if schema else comparison.show_list(as_json=as_json)
+            return
+        asked = comparison.Asked(
+            policy, baseline, seed, seeds, costs, sensitivity=sensitivity, csv=csv, plot=plot, as_json=as_json
+        )
+        if bool(scenario) == (from_journal is not None):
+            raise Problem("simulate: give one of SCENARIO (see --list), --from-journal DIR and --swarm-seed N")
+        if from_journal is not None:
+            comparison.of_journal(from_journal, asked)
         else:
-            verdicts = list(_lived_through(range(swarm_seed, swarm_seed + seeds)))
-        if as_json:
-            show_json([asdict(v) for v in verdicts])
-        else:
-            _tell(verdicts)
-        if any(v.violation for v in verdicts):
-            raise typer.Exit(EXIT_VIOLATION)
+            comparison.of_scenario(scenario, asked)
 
 
-def _numbers(text: str) -> frozenset[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    wrong = next((word for word in words if not word.isdecimal()), None)
-    if wrong is not None:
-        raise Problem(f"without: {wrong}: want numbers with commas between them, as a shrunk history names them")
-    return frozenset(map(int, words))
-
-
-def _lived_through(seeds: range) -> Iterator[Verdict]:
-    console = Console(stderr=True)
-    for seed in track(seeds, "histories", console=console, disable=not sys.stderr.isatty()):
-        yield swarm(seed)
-
-
-def _tell(verdicts: list[Verdict]) -> None:
-    if len(verdicts) == 1:
-        for line in verdicts[0].story:
-            say(line)
-    for verdict in verdicts:
-        if verdict.violation:
-            say(f"seed {verdict.seed}: {verdict.violation}", style="bold red")
-            left_out = "".join(f" --without {','.join(map(str, verdict.without))}" for _ in verdict.without[:1])
-            say(f"  again: unicorn simulate --swarm-seed {verdict.seed}{left_out or ' --shrink'}")
-    broken = sum(bool(v.violation) for v in verdicts)
-    events, seconds = sum(v.events for v in verdicts), sum(v.virtual_seconds for v in verdicts)
-    lived = f"{count(len(verdicts), 'history')}, {events} events, {seconds / 3600:.1f} virtual hours"
-    say(f"{lived}: {count(broken, 'violation') if broken else 'no violation'}")
+def _refuse(options: dict[str, Any], why: str) -> None:
+    """None of these may be given."""
+    for name, value in options.items():
+        if value is not None and value is not False and value != "":
+            raise Problem(f"simulate: {name}: {why}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_mgr.simulator.history import Costs, Doing, History
 from unicorn_mgr.simulator.scenario import DAY, Fault, Kind, Scenario
-from unicorn_mgr.simulator.study import Study
+from unicorn_mgr.simulator.study import FIRST_ALLOCATION, Outcome, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +90,8 @@ def waf_over_time(histories: Sequence[History]) -> Figure:
     """One panel a policy, all on one scale, with the faults of all above them."""
     scenario = histories[0].scenario
     figure, axes = _panels(len(histories), 1.15, f"{scenario.name}: work done over time", faults_above=True)
-    unit, shown = _flops_unit(max(sum(w.weight * h.full[w.name] for w in scenario.jobs) for h in histories))
+    most = max(sum(work.weight * history.full[work.name] for work in scenario.jobs) for history in histories)
+    unit, shown = _flops_unit(most)
     times, every = _stretches(scenario)
     _mark_faults(axes[0], histories[0].faults)
     for row, (panel, history) in enumerate(zip(axes[1:], histories, strict=True)):
@@ -98,16 +99,12 @@ def waf_over_time(histories: Sequence[History]) -> Figure:
         without = sum(w.weight * history.full[w.name] for w in scenario.jobs) / unit
         panel.fill_between(times, curve, step="mid", color=COLOURS[row % len(COLOURS)], alpha=0.85, linewidth=0)
         panel.axhline(without, color="#000000", linewidth=0.8, linestyle=":")
-        panel.set_ylim(bottom=0.0, top=_head_room(without, curve))
+        panel.set_ylim(0.0, 1.1 * (most or unit) / unit)
         said = f"{history.policy}: {history.waf / unit:.3g} in the mean, {history.goodput:.1%} of the undisturbed"
         panel.set_title(said, loc="left", fontsize=9)
     figure.supylabel(f"WAF (weighted {shown}), mean over {every}", fontsize=9)
     _time_axis(axes, scenario)
     return figure
-
-
-def _head_room(without: float, curve: Sequence[float]) -> float:
-    return 1.08 * max(without, *curve) or 1.0
 
 
 def allocation(history: History) -> Figure:
@@ -119,9 +116,7 @@ def allocation(history: History) -> Figure:
     _mark_faults(marks, history.faults)
     areas, names, colours = [], [], []
     for i, work in enumerate(scenario.jobs):
-        for slots, colour in zip(
-            mean_slots(history, work.name), (COLOURS[i % len(COLOURS)], NOT_TRAINING), strict=True
-        ):
+        for slots, colour in zip(mean_slots(history, i), (COLOURS[i % len(COLOURS)], NOT_TRAINING), strict=True):
             areas.append([count * scenario.gpus_per_slot for count in slots])
             colours.append(colour)
         last = i == len(scenario.jobs) - 1
@@ -153,14 +148,21 @@ def lost_by_cause(study: Study) -> Figure:
         panel.barh(policies, losses, left=begins, color=colour, label=cause or "all others", height=0.7)
         begins = [a + b for a, b in zip(begins, losses, strict=True)]
         gains = [a + min(0.0, b) for a, b in zip(gains, widths, strict=True)]
-    for row, (end, gain) in enumerate(zip(begins, gains, strict=True)):
-        panel.annotate(f" {end + gain:,.3g}", (end, row), va="center", fontsize=8)
+    for row, (outcome, end, gain) in enumerate(zip(study.outcomes, begins, gains, strict=True)):
+        panel.annotate(f" {end + gain:,.0f}{_withheld(outcome)}", (end, row), va="center", fontsize=8)
     panel.invert_yaxis()
     panel.grid(visible=False, axis="y")
+    panel.xaxis.set_major_formatter("{x:,.0f}")
     panel.margins(x=0.12)
     panel.set_xlabel("lost GPU-hours (mean over the seeds)")
     panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     return figure
+
+
+def _withheld(outcome: Outcome) -> str:
+    """What no fault is the cause of would dwarf what faults are: it is told, not drawn."""
+    withheld = outcome.lost.get(FIRST_ALLOCATION)
+    return f", and {withheld.total:,.0f} by a smaller first allocation" if withheld is not None else ""
 
 
 def _seeds_said(study: Study) -> str:
@@ -172,8 +174,8 @@ def _largest_causes(study: Study) -> list[str]:
     """Those that cost most, over all policies; the empty one stands for the others."""
     totals: dict[str, float] = {}
     for outcome in study.outcomes:
-        for cause, costs in outcome.lost.items():
-            totals[cause] = totals.get(cause, 0.0) + abs(costs.total)
+        for cause in outcome.lost.keys() - {FIRST_ALLOCATION}:
+            totals[cause] = totals.get(cause, 0.0) + abs(outcome.lost[cause].total)
     ordered = sorted(totals, key=lambda cause: (-totals[cause], cause))
     return [*ordered[:CAUSES_MAX], ""] if len(ordered) > CAUSES_MAX else ordered
 
@@ -181,18 +183,19 @@ def _largest_causes(study: Study) -> list[str]:
 def _lost(lost: dict[str, Costs], cause: str, causes: Sequence[str]) -> float:
     if cause:
         return lost[cause].total if cause in lost else 0.0
-    return sum(costs.total for other, costs in lost.items() if other not in causes)
+    return sum(costs.total for other, costs in lost.items() if other not in (*causes, FIRST_ALLOCATION))
 
 
 # -- curves ---------------------------------------------------------------------------------
 
 
-def mean_slots(history: History, job: str) -> tuple[list[float], list[float]]:
-    """Slots of a job in each stretch: on which it trains, and on which it does not."""
-    spans = list(history.spans(job))
-    trains = ((a, b, float(c.slots if c.doing is Doing.TRAINING else 0)) for a, b, c in spans)
-    stands = ((a, b, float(0 if c.doing is Doing.TRAINING else c.slots)) for a, b, c in spans)
-    return _means(trains, history.scenario.seconds), _means(stands, history.scenario.seconds)
+def mean_slots(history: History, number: int) -> tuple[list[float], list[float]]:
+    """Slots of a job, by its number in the scenario, in each stretch: on which it trains, and on which it does not."""
+    scenario = history.scenario
+    held = _mean_of([(at, slots[number]) for at, slots in history.allocation_over_time()], scenario)
+    spans = history.spans(scenario.jobs[number].name)
+    trains = _means(((a, b, float(c.slots)) for a, b, c in spans if c.doing is Doing.TRAINING), scenario.seconds)
+    return trains, [max(0.0, all_of_it - part) for all_of_it, part in zip(held, trains, strict=True)]
 
 
 def _mean_of(steps: Sequence[tuple[float, float]], scenario: Scenario) -> list[float]:

@@ -60,7 +60,6 @@ class Figures:
     moves: int
     idle_slots: float
     """The mean over time."""
-    notes: dict[str, float]
 
 
 def reduced(history: History) -> Figures:
@@ -77,7 +76,6 @@ def reduced(history: History) -> Figures:
         lost=history.lost_gpu_hours(),
         moves=history.moves,
         idle_slots=history.idle_slots,
-        notes=dict(history.notes),
     )
 
 
@@ -168,11 +166,12 @@ class Compared:
         for run in self.runs:
             by_policy[run.policy].append(run)
         seeds = tuple(dict.fromkeys(run.seed for run in self.runs))
-        faults = {run.seed: run.faults for run in self.runs}
+        faults = {seed: max(run.faults for run in self.runs if run.seed == seed) for seed in seeds}
         most = max((run.full_waf for run in self.runs), default=0.0)
         outcomes = tuple(self._outcome(runs, by_policy, most) for runs in by_policy.values())
         mean = sum(faults.values()) / max(1, len(faults))
-        return Study(self.situation.scenario, seeds, self.baseline, mean, outcomes, tuple(self.runs), tuple(self.kept))
+        baseline = self.baseline if self.baseline in by_policy else ""
+        return Study(self.situation.scenario, seeds, baseline, mean, outcomes, tuple(self.runs), tuple(self.kept))
 
     def _outcome(self, runs: Sequence[Figures], by_policy: dict[str, list[Figures]], most: float) -> Outcome:
         return Outcome(
