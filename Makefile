@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Whole files side by side.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: setup demo test test-system lint bench swarm protos clean
+.PHONY: setup demo test test-system lint bench paper swarm protos clean
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# All comparisons of docs/simulation.md anew; takes about an hour.  PAPER names parts of it.
+paper: setup
+	$(BIN)/python tools/paper.py $(PAPER)
 
 # Hostile histories in virtual time, from seed FIRST on.
 SEEDS ?= 200

@@ -19,7 +19,7 @@ from unicorn_mgr.cli.common import Problem
 
 NAMES = (
     *("kill", "torchrun", "torchft", "join", "churn", "overhead", "detect", "soak", "checkpoint", "snapshot"),
-    *("restore", "reshape", "move", "plan", "plan_value", "kill_split", "hsdp"),
+    *("restore", "reshape", "move", "plan", "plan_value", "simulate", "kill_split", "hsdp"),
 )
 WITH_DATA = ("fit_throughput",)
 """Run only when they are named: their data is not part of the project."""

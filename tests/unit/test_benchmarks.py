@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import report
+from benchmarks import report, simulate
 from benchmarks.move import Change, Cost, changed, undisturbed
 from benchmarks.numbers import interval, percentile, ratio_of_medians, ratios, summary
 from benchmarks.records import Finished, Trace, durations, missing_steps, redone, repeated_steps, traces
@@ -236,3 +236,20 @@ def test_the_readme_has_its_marks() -> None:
     after = report.replaced(before, "other results")
     assert "other results" in after
     assert after.startswith(before.partition(report.BEGIN)[0])
+
+
+# -- simulate -------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_is_grown_has_so_many_faults_and_keeps_its_jobs_within_it() -> None:
+    scenario, faults = simulate.grown(30, 8)
+    assert len(faults) == 8
+    assert sum(job.size_max for job in scenario.jobs) <= scenario.capacity == 30
+    assert all(fault.at + fault.repair_seconds < scenario.seconds for fault in faults)
+
+
+def test_what_is_measured_is_of_the_process_that_lived_through_it() -> None:
+    few, many = simulate._grown(12, 2), simulate._grown(12, 6)
+    assert 0 < few.events < many.events
+    assert 20 * 2**20 < few.memory_bytes <= many.memory_bytes
+    assert many.seconds > 0

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unicorn_mgr.simulator.history import Costs, Doing, History
 from unicorn_mgr.simulator.scenario import DAY, Fault, Kind, Scenario
@@ -40,15 +41,20 @@ KINDS = {
 }
 
 
-def draw(study: Study, folder: Path) -> list[Path]:
+_TIMELESS: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+"""By kind of file, what would make each one another."""
+
+
+def draw(study: Study, folder: Path, kinds: Sequence[str] = tuple(_TIMELESS)) -> list[Path]:
     """All pictures of a study that has kept histories; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with _drawing():
-        written += _save(waf_over_time(study.plotted), folder / "waf")
-        written += _save(lost_by_cause(study), folder / "lost")
-        for history in study.plotted:
-            written += _save(allocation(history), folder / f"allocation-{history.policy}")
+        figures = {"waf": waf_over_time(study.plotted), "lost": lost_by_cause(study)}
+        figures |= {f"allocation-{history.policy}": allocation(history) for history in study.plotted}
+        for (name, figure), kind in product(figures.items(), kinds):
+            written.append(folder / f"{name}.{kind}")
+            figure.savefig(written[-1], metadata=_TIMELESS[kind])
     return written
 
 
@@ -74,13 +80,6 @@ def _drawing() -> Iterator[None]:
             }
         )
         yield
-
-
-def _save(figure: Figure, path: Path) -> list[Path]:
-    svg, png = path.with_name(f"{path.name}.svg"), path.with_name(f"{path.name}.png")
-    figure.savefig(svg, metadata={"Date": None, "Creator": None})
-    figure.savefig(png, metadata={"Software": None})
-    return [svg, png]
 
 
 # -- what is drawn --------------------------------------------------------------------------
