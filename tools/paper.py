@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -96,9 +96,15 @@ class Run:
     """As it is, or `varied` so: name and end."""
 
 
+@cache
+def loaded_once(name: str) -> scenario_file.Loaded:
+    """A scenario, read once in each process."""
+    return scenario_file.load(name)
+
+
 def live(run: Run) -> Figures:
     """In whatever process."""
-    loaded = scenario_file.load(run.scenario)
+    loaded = loaded_once(run.scenario)
     situation = Situation(loaded.scenario, loaded.faults, run.prices)
     if run.assumption:
         name, _, end = run.assumption.rpartition(" ")
@@ -110,7 +116,7 @@ def live(run: Run) -> Figures:
 
 def studied(section: Section, runs: Sequence[Figures]) -> Study:
     """What runs of one section say together."""
-    loaded = scenario_file.load(section.scenario)
+    loaded = loaded_once(section.scenario)
     compared = Compared(Situation(loaded.scenario, loaded.faults, costs.load()), BASELINE)
     compared.runs += runs
     return compared.study()
@@ -231,7 +237,7 @@ def shares(lived: Lived, seeds_max: int) -> str:
 
 def assumptions(lived: Lived, seeds_max: int) -> str:
     """Goodput with one assumption at either end, the largest swing of ours first."""
-    loaded = scenario_file.load(MOVED)
+    loaded = loaded_once(MOVED)
     situation = Situation(loaded.scenario, loaded.faults, costs.load())
     ends = varied(situation, costs.load("low"), costs.load("high"))
     seeds = range(min(MOVED_SEEDS, seeds_max))
@@ -267,7 +273,7 @@ def prices() -> str:
 
 def drawn(section: Section, folder: Path) -> str:
     """Plots of seed 0 at middle costs, as SVG."""
-    loaded = scenario_file.load(section.scenario)
+    loaded = loaded_once(section.scenario)
     situation = Situation(loaded.scenario, loaded.faults, costs.load())
     study = compare(situation, [POLICIES[name]() for name in section.plotted], [0], BASELINE, keeps_first=True)
     written = plots.draw(study, folder / section.scenario, ("svg",))

@@ -135,6 +135,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ("simulate", "unicron-trace-a", "--csv", "nowhere/runs.csv"),
         "simulate: nowhere/runs.csv: there is no folder {here}/nowhere; make it first",
     ),
+    "rows into a folder": (("simulate", "unicron-trace-a", "--csv", "."), "csv: .: it is a folder; want a file"),
+    "pictures into a file": (
+        ("simulate", "unicron-trace-a", "--plot", "train.py"),
+        "plot: train.py: it is a file; want a folder",
+    ),
     "policies of a swarm": (
         ("simulate", "--swarm-seed", "1", "--policy", "megatron"),
         "simulate: --policy: it belongs to a comparison, and --swarm-seed is none; give one of them",

@@ -134,15 +134,17 @@ def of_journal(folder: Path, asked: Asked) -> None:
 def _compare_and_show(
     situation: Situation, policies: Sequence[Policy], asked: Asked, notes: Sequence[str] = ()
 ) -> None:
-    for path in (asked.csv, asked.plot):
-        _check_writable(path)
+    _check_places(asked)
     seeds = asked.all_seeds
     runs = len(policies) * len(seeds)
     with _progress(runs * (1 + SITUATIONS * asked.sensitivity)) as lived:
         study = compare(situation, policies, seeds, asked.over, keeps_first=asked.plot is not None, lived=lived)
         imagined = [policy for policy in policies if policy.name != LIVED]
         swings = _swings(situation, imagined, seeds, lived) if asked.sensitivity else ()
-    written = [*_write_csv(study, asked.csv), *(plots.draw(study, asked.plot) if asked.plot is not None else ())]
+    try:
+        written = [*_write_csv(study, asked.csv), *(plots.draw(study, asked.plot) if asked.plot is not None else ())]
+    except OSError as failed:
+        raise Problem(f"simulate: {failed.filename}: {failed.strerror}; choose another place", 1) from failed
     if asked.as_json:
         show_json(of_study(study, asked.level, swings, notes))
         return
@@ -160,10 +162,15 @@ def _swings(
     return sensitivity(situation, costs.load("low"), costs.load("high"), policies, seeds, lived)
 
 
-def _check_writable(path: Path | None) -> None:
+def _check_places(asked: Asked) -> None:
     """Before an hour of histories, not after it."""
-    if path is not None and not path.resolve().parent.is_dir():
-        raise Problem(f"simulate: {path}: there is no folder {path.resolve().parent}; make it first")
+    for path in (asked.csv, asked.plot):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise Problem(f"simulate: {path}: there is no folder {path.resolve().parent}; make it first")
+    if asked.csv is not None and asked.csv.is_dir():
+        raise Problem(f"csv: {asked.csv}: it is a folder; want a file")
+    if asked.plot is not None and asked.plot.exists() and not asked.plot.is_dir():
+        raise Problem(f"plot: {asked.plot}: it is a file; want a folder")
 
 
 @contextmanager
