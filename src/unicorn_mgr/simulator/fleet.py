@@ -100,6 +100,8 @@ class Fleet:
         self._warm: set[tuple[str, int]] = set()
         self._blame = ""
         """What the newest change of the cluster was due to."""
+        self._missing: dict[int, str] = {}
+        """Nodes that are away, the newest last, and why: whoever has fewer slots than at first lacks theirs."""
 
     # -- living --------------------------------------------------------------------------
 
@@ -158,6 +160,8 @@ class Fleet:
         for host in hosts:
             host.up = False
             host.lives += 1
+            self._missing.pop(host.number, None)
+            self._missing[host.number] = fault.cause
             for process in host.processes.values():
                 if process.alive:
                     hit.setdefault(process.job, []).append(process)
@@ -194,6 +198,7 @@ class Fleet:
     def _back(self, host: Host) -> None:
         """It has been repaired."""
         host.up = True
+        del self._missing[host.number]
         self._blame = RETURN
         self._attach(host)
 
@@ -411,7 +416,8 @@ class Fleet:
             return
         rate = self._rate(crew)
         full = self.history.full.get(crew.name, 0.0)
-        crew.becomes(self.time.now, Doing.TRAINING, "" if rate >= full > 0 else crew.cause or self._blame, rate)
+        lacking = next(reversed(self._missing.values()), crew.cause or self._blame)
+        crew.becomes(self.time.now, Doing.TRAINING, "" if rate >= full > 0 else lacking, rate)
         self.time.after(crew.until_step_ends() if rate else 0.0, lambda: self._resumed(crew, epoch))
 
     def _resumed(self, crew: Crew, epoch: object) -> None:
