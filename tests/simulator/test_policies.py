@@ -55,6 +55,11 @@ def test_a_node_that_is_lost_while_nobody_knows_of_a_hang_ends_the_detection() -
     assert len(history.repeats) == 1
 
 
+def test_a_hang_while_the_loss_of_a_node_is_not_known_yet_does_not_delay_that() -> None:
+    history = lived(Megatron(), scenario(work()), node(1000.0, 3), process(1005.0, kind=Kind.HANG))
+    assert story(history)[1:3] == [(1000.0, D, 12, 0.0, "ECC"), (1010.0, M, 12, 0.0, "ECC")]
+
+
 def test_in_the_queue_nothing_runs_that_could_break_and_a_node_is_missed_when_it_ends() -> None:
     history = lived(RestartFast(), scenario(work()), process(1000.0), process(1050.0), node(1060.0, 3, repair=30.0))
     assert story(history)[1:] == [
@@ -95,6 +100,9 @@ def test_a_returning_node_is_taken_if_that_pays_until_the_next_fault() -> None:
     ]
     assert len(history.repeats) == 1
     assert history.moves == 4
+    # It has stored a checkpoint before that.
+    hit = lived(RestartFast(), scenario(work()), node(1000.0, 1, repair=2000.0), process(3350.0))
+    assert [r.flop for r in hit.repeats] == [100 * 160.0, 50 * 160.0]
     # At 1,010 s: 160 FLOP/s in 710 s are less than 120 in 1,010.
     early = lived(Megatron(), scenario(work()), node(700.0, 1, repair=200.0))
     assert story(early)[3:] == [(1010.0, T, 12, 120.0, "ECC")]
@@ -130,6 +138,8 @@ def test_a_node_that_is_hit_again_while_it_is_down_is_back_after_the_later_repai
     ]
     sooner = node(1200.0, 1, repair=100.0)
     assert story(lived(Waits(), scenario(work()), first, sooner))[-1][0] == 1700.0
+    thrice = (first, sooner, node(1250.0, 1, repair=100.0))
+    assert story(lived(Waits(), scenario(work()), *thrice))[-1][0] == 1700.0
     forever = node(1200.0, 1)
     assert story(lived(Waits(), scenario(work()), first, forever))[-1] == (1110.0, W, 12, 0.0, "ECC")
 
@@ -169,6 +179,8 @@ def test_all_wait_for_a_slow_node_and_nobody_does_anything_about_it() -> None:
     ]
     lost = lived(Megatron(), scenario(work()), slow(1000.0, 1, 2.0), node(2000.0, 1))
     assert story(lost)[-1] == (2310.0, T, 12, 120.0, "ECC")
+    back = lived(Megatron(), scenario(work()), slow(1000.0, 1, 2.0), node(2000.0, 1, repair=5.0))
+    assert story(back)[-1] == (2310.0, T, 16, 160.0, "")
 
 
 def test_the_order_in_which_faults_of_one_moment_are_given_changes_nothing() -> None:
@@ -345,7 +357,8 @@ def test_nothing_breaks() -> None:
 
 def test_the_clairvoyant_loses_slots_alone_and_moves_them_to_where_they_are_worth_most() -> None:
     jobs = (work("a", size_max=8, weight=1.0), work("b", size_max=8, weight=2.0))
-    faults = (node(1000.0, 2, repair=500.0), node(1200.0, 2, repair=1000.0, cause="again"), process(3000.0))
+    again = (node(1200.0, 2, repair=1000.0, cause="again"), node(1300.0, 2, repair=100.0))
+    faults = (node(1000.0, 2, repair=500.0), *again, process(3000.0))
     history = Clairvoyant().live(scenario(*jobs), faults, COSTS, 0)
     assert_conserved(history)
     assert story(history, "a") == [(0.0, T, 8, 80.0, ""), (1000.0, T, 4, 40.0, "ECC"), (2200.0, T, 8, 80.0, "")]
@@ -383,6 +396,22 @@ def test_rules_heal_as_we_do_and_lose_the_hit_replica_s_part_alone() -> None:
     assert not link.repeats
     hang = lived(Equal(), scenario(work()), process(1000.0, kind=Kind.HANG))
     assert [since for since, *_ in story(hang)][:4] == [0.0, 1000.0, 1007.0, 1009.0]
+
+
+def test_the_later_of_two_detections_ends_them() -> None:
+    history = lived(Equal(), scenario(work()), process(1000.0, kind=Kind.HANG), process(1003.0, 1))
+    assert story(history)[1:3] == [(1000.0, D, 16, 0.0, "OOM"), (1007.0, M, 16, 0.0, "OOM")]
+
+
+def test_who_has_too_much_gives_its_broken_replica_first_and_goes_on() -> None:
+    jobs = (work("a", size_min=8, size_max=8), work("b", size_max=8))
+    history = lived(Equal(), scenario(*jobs), process(1000.0, 2), node(1003.5, 0))
+    assert story(history, "b")[1:] == [
+        (1000.0, D, 8, 0.0, "OOM"),
+        (1001.0, M, 8, 0.0, "OOM"),
+        (1003.0, T, 8, 40.0, "OOM"),
+        (1006.0, T, 4, 40.0, "ECC"),
+    ]
 
 
 def test_a_rule_is_applied_again_when_a_node_is_lost_and_when_it_is_back() -> None:

@@ -337,11 +337,16 @@ class Life:
             job.unsaved_seconds %= job.work.checkpoint_seconds
             job.unsaved_flop = job.unsaved_seconds * job.flops
 
+    def saves(self, job: Job) -> None:
+        """Nothing of it could be lost now."""
+        self._advance(job)
+        job.open_flop = job.unsaved_flop = job.unsaved_seconds = 0.0
+
     def loses_unsaved(self, job: Job, number: int) -> None:
         """What was done since the last checkpoint is done again."""
         self._advance(job)
         self._loses(job, job.unsaved_flop, number)
-        job.open_flop = job.unsaved_flop = job.unsaved_seconds = 0.0
+        self.saves(job)
 
     def loses_open(self, job: Job, number: int, share: float = 1.0) -> None:
         """So much of the open step is done again."""

@@ -118,7 +118,7 @@ class Restart(Fluid):
             elif job.doing is Doing.TRAINING and self._pays(life, job):
                 # By hand, after a checkpoint: nothing is lost but time.
                 life.takes(job, self._reach(life, job) - len(job.seats))
-                job.open_flop = job.unsaved_flop = job.unsaved_seconds = 0.0
+                life.saves(job)
                 self._queues(life, job, job.blame[0])
 
     def _pays(self, life: Life, job: Job) -> bool:
