@@ -124,9 +124,10 @@ def test_the_gap_to_who_knows_the_future() -> None:
 
 def test_every_policy_lives_through_the_same_faults_of_every_seed() -> None:
     slow, fast = Stops("slow"), Stops("fast", share=0.5)
-    lived = []
-    found = compare(SITUATION, [slow, fast], range(3), baseline="slow", lived=lambda: lived.append(1))
+    lived: list[History] = []
+    found = compare(SITUATION, [slow, fast], range(3), baseline="slow", lived=lived.append)
     assert slow.lived == fast.lived == ["0 toy", "1 toy", "2 toy"]
+    assert [(history.policy, history.seed) for history in lived[:3]] == [("slow", 0), ("fast", 0), ("slow", 1)]
     assert len(lived) == 6
     assert found.seeds == (0, 1, 2)
     assert found.faults == 4.0

@@ -112,6 +112,17 @@ def test_rows_and_pictures_are_written(scenario: str, tmp_path: Path) -> None:
     assert (plots / "allocation-megatron.svg").exists()
 
 
+def test_each_fault_has_its_row_and_its_cost(scenario: str, tmp_path: Path) -> None:
+    simulate(scenario, *TWO, "--seeds", "2", "--incidents", str(tmp_path / "incidents.csv"))
+    with (tmp_path / "incidents.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 8
+    assert {row["cause"] for row in rows} == {"ECC", "bug"}
+    bugs = [row for row in rows if row["cause"] == "bug" and row["seed"] == "0"]
+    slow, fast = (sum(float(b["detection_flop"]) for b in bugs if b["policy"] == name) for name in TWO[1].split(","))
+    assert 0 < fast < slow
+
+
 def test_what_moves_it_most_is_told(scenario: str) -> None:
     found = simulated(scenario, *TWO, "--sensitivity")["sensitivity"]
     assert {swing["assumption"] for swing in found} == {

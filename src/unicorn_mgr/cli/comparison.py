@@ -14,11 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from unicorn_mgr.cli.common import Problem
 from unicorn_mgr.cli.replay import beginning, find
+from unicorn_mgr.cli.shapes import Shape
 from unicorn_mgr.cli.show import count, say, show_json, show_table
-from unicorn_mgr.cli.study_shapes import of_run, of_study
+from unicorn_mgr.cli.study_shapes import of_incidents, of_run, of_study
 from unicorn_mgr.coordinator.store import StoreError
 from unicorn_mgr.planner.reasons import worth
 from unicorn_mgr.simulator import costs, plots, scenario_file
+from unicorn_mgr.simulator.history import History
 from unicorn_mgr.simulator.journal import LIVED, Lived, retell
 from unicorn_mgr.simulator.policies import Policy
 from unicorn_mgr.simulator.policies.registry import POLICIES
@@ -47,6 +49,7 @@ class Asked:
     costs: str
     sensitivity: bool
     csv: Path | None
+    incidents: Path | None
     plot: Path | None
     as_json: bool
 
@@ -137,12 +140,20 @@ def _compare_and_show(
     _check_places(asked)
     seeds = asked.all_seeds
     runs = len(policies) * len(seeds)
-    with _progress(runs * (1 + SITUATIONS * asked.sensitivity)) as lived:
+    incidents: list[Shape] = []
+
+    def lived(history: History) -> None:
+        forward()
+        if asked.incidents is not None:
+            incidents.extend(of_incidents(history))
+
+    with _progress(runs * (1 + SITUATIONS * asked.sensitivity)) as forward:
         study = compare(situation, policies, seeds, asked.over, keeps_first=asked.plot is not None, lived=lived)
         imagined = [policy for policy in policies if policy.name != LIVED]
-        swings = _swings(situation, imagined, seeds, lived) if asked.sensitivity else ()
+        swings = _swings(situation, imagined, seeds, forward) if asked.sensitivity else ()
     try:
-        written = [*_write_csv(study, asked.csv), *(plots.draw(study, asked.plot) if asked.plot is not None else ())]
+        written = [*_write_csv([of_run(run) for run in study.runs], asked.csv), *_write_csv(incidents, asked.incidents)]
+        written += plots.draw(study, asked.plot) if asked.plot is not None else ()
     except OSError as failed:
         raise Problem(f"simulate: {failed.filename}: {failed.strerror}; choose another place", 1) from failed
     if asked.as_json:
@@ -157,18 +168,19 @@ def _compare_and_show(
 
 
 def _swings(
-    situation: Situation, policies: Sequence[Policy], seeds: range, lived: Callable[[], None]
+    situation: Situation, policies: Sequence[Policy], seeds: range, forward: Callable[[], None]
 ) -> tuple[Swing, ...]:
-    return sensitivity(situation, costs.load("low"), costs.load("high"), policies, seeds, lived)
+    return sensitivity(situation, costs.load("low"), costs.load("high"), policies, seeds, lambda _: forward())
 
 
 def _check_places(asked: Asked) -> None:
     """Before an hour of histories, not after it."""
-    for path in (asked.csv, asked.plot):
+    for path in (asked.csv, asked.incidents, asked.plot):
         if path is not None and not path.resolve().parent.is_dir():
             raise Problem(f"simulate: {path}: there is no folder {path.resolve().parent}; make it first")
-    if asked.csv is not None and asked.csv.is_dir():
-        raise Problem(f"csv: {asked.csv}: it is a folder; want a file")
+    for name, path in (("csv", asked.csv), ("incidents", asked.incidents)):
+        if path is not None and path.is_dir():
+            raise Problem(f"{name}: {path}: it is a folder; want a file")
     if asked.plot is not None and asked.plot.exists() and not asked.plot.is_dir():
         raise Problem(f"plot: {asked.plot}: it is a file; want a folder")
 
@@ -181,15 +193,14 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def _write_csv(study: Study, path: Path | None) -> Iterator[Path]:
+def _write_csv(rows: Sequence[Shape], path: Path | None) -> list[Path]:
     if path is None:
-        return
-    rows = [of_run(run) for run in study.runs]
+        return []
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    yield path
+    return [path]
 
 
 # -- showing --------------------------------------------------------------------------------

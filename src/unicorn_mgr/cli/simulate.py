@@ -12,6 +12,16 @@ from unicorn_mgr.cli.common import JsonOption, Problem
 
 EXIT_VIOLATION = 1
 
+FromJournalOption = typer.Option(
+    None, "--from-journal", metavar="DIR", help="The faults that a real coordinator has seen, from its --data."
+)
+IncidentsOption = typer.Option(
+    None, "--incidents", metavar="FILE", help="Write a row for each fault of each run: what it has cost."
+)
+SwarmSeedOption = typer.Option(
+    None, "--swarm-seed", metavar="N", min=0, help="In place of a scenario: the hostile history to live through."
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -19,9 +29,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def simulate(
         scenario: str = typer.Argument("", metavar="[SCENARIO.yaml|NAME]", help="A file, or one of --list."),
-        from_journal: Path | None = typer.Option(
-            None, "--from-journal", metavar="DIR", help="The faults that a real coordinator has seen, from its --data."
-        ),
+        from_journal: Path | None = FromJournalOption,
         policy: str = typer.Option("", "--policy", metavar="A,B|all", help="What is compared; --list names all."),
         baseline: str = typer.Option("", "--baseline", metavar="NAME", help="Over whose WAF others' is told."),
         seed: int | None = typer.Option(None, "--seed", metavar="N", min=0, help="Of the faults; 0 if not given."),
@@ -29,6 +37,7 @@ def register(app: typer.Typer) -> None:
         costs: str = typer.Option("", "--costs", metavar="low|mid|high", help="Which end of all ranges; mid."),
         sensitivity: bool = typer.Option(False, "--sensitivity", help="Also tell which assumption moves it most."),
         csv: Path | None = typer.Option(None, "--csv", metavar="FILE", help="Write a row for each run."),
+        incidents: Path | None = IncidentsOption,
         plot: Path | None = typer.Option(None, "--plot", metavar="DIR", help="Draw the first seed, as SVG and PNG."),
         schema: bool = typer.Option(False, "--schema", help="Print the JSON Schema of scenarios and leave."),
         listed: bool = typer.Option(False, "--list", help="Print scenarios and policies and leave."),
@@ -50,7 +59,7 @@ def register(app: typer.Typer) -> None:
         """
         compares: dict[str, Any] = {"SCENARIO": scenario, "--from-journal": from_journal, "--policy": policy}
         compares |= {"--baseline": baseline, "--seed": seed, "--costs": costs, "--sensitivity": sensitivity}
-        compares |= {"--csv": csv, "--plot": plot, "--schema": schema, "--list": listed}
+        compares |= {"--csv": csv, "--incidents": incidents, "--plot": plot, "--schema": schema, "--list": listed}
         if swarm_seed is not None:
             _refuse(compares, "it belongs to a comparison, and --swarm-seed is none; give one of them")
             if not swarm.live_through(swarm_seed, seeds or 1, without, shrink=shrink, as_json=as_json):
@@ -61,7 +70,11 @@ def register(app: typer.Typer) -> None:
             comparison.show_schema() if schema else comparison.show_list(as_json=as_json)
             return
         asked = comparison.Asked(
-            policy, baseline, seed, seeds, costs, sensitivity=sensitivity, csv=csv, plot=plot, as_json=as_json
+            *(policy, baseline, seed, seeds, costs, sensitivity),
+            csv=csv,
+            incidents=incidents,
+            plot=plot,
+            as_json=as_json,
         )
         if bool(scenario) == (from_journal is not None):
             raise Problem("simulate: give one of SCENARIO (see --list), --from-journal DIR and --swarm-seed N")

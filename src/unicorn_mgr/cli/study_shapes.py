@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from unicorn_mgr.cli.shapes import Shape
+from unicorn_mgr.simulator.history import History
 from unicorn_mgr.simulator.sensitivity import Swing
 from unicorn_mgr.simulator.study import Figures, Outcome, Study
 
@@ -77,3 +78,22 @@ def of_swing(swing: Swing) -> Shape:
         "high": swing.high_means,
         "goodput": {policy: list(ends) for policy, ends in swing.goodput.items()},
     }
+
+
+def of_incidents(history: History) -> Iterator[Shape]:
+    """Each fault of a history, as rows of --incidents."""
+    for incident in history.incidents():
+        fault, costs = incident.fault, incident.costs
+        yield {
+            "policy": history.policy,
+            "seed": history.seed,
+            "at": fault.at,
+            "cause": fault.cause,
+            "kind": str(fault.kind),
+            "nodes": " ".join(map(str, fault.nodes)),
+            "repair_seconds": fault.repair_seconds,
+            "detection_flop": costs.detection,
+            "transition_flop": costs.transition,
+            "sub_healthy_flop": costs.sub_healthy,
+            "repeated_flop": costs.repeated,
+        }

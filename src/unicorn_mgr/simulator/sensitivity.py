@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unicorn_mgr.simulator.costs import Costs
+from unicorn_mgr.simulator.history import History
 from unicorn_mgr.simulator.policies import Policy
 from unicorn_mgr.simulator.scenario import Fault, Scenario
 from unicorn_mgr.simulator.study import Situation, compare
@@ -114,9 +115,9 @@ def sensitivity(
     high: Costs,
     policies: Sequence[Policy],
     seeds: Sequence[int],
-    lived: Callable[[], None] = lambda: None,
+    lived: Callable[[History], None] = lambda _: None,
 ) -> tuple[Swing, ...]:
-    """What moves the result most comes first; `lived` is called after each history."""
+    """What moves the result most comes first; `lived` is given each history, once."""
 
     def goodput(where: Situation) -> dict[str, float]:
         found = compare(where, policies, seeds, lived=lived)

@@ -224,13 +224,14 @@ def compare(
     seeds: Iterable[int],
     baseline: str = "",
     keeps_first: bool = False,
-    lived: Callable[[], None] = lambda: None,
+    lived: Callable[[History], None] = lambda _: None,
 ) -> Study:
-    """Have every policy live through every seed's faults; `lived` is called after each."""
+    """Have every policy live through every seed's faults; `lived` is given each history, once."""
     compared = Compared(situation, baseline, keeps_first)
     for seed in seeds:
         faults = tuple(situation.draw(seed))
         for policy in policies:
-            compared.add(policy.live(situation.scenario, faults, situation.prices, seed))
-            lived()
+            history = policy.live(situation.scenario, faults, situation.prices, seed)
+            compared.add(history)
+            lived(history)
     return compared.study()
