@@ -95,7 +95,8 @@ class Liveness:
         size = job.spec.replica_size if job.spec.replica else 1
         cut = {w.seat // size for w in members if w not in heard} if size > 1 else set()
         waits = [self._waits_for(w.name, now, inside=w.seat // size in cut) for w in heard]
-        if min(waits) >= halt_limit(self.settings, job.step_seconds, inside=bool(cut)):
+        whole = any(w.seat // size not in cut for w in heard)
+        if min(waits) >= halt_limit(self.settings, job.step_seconds, inside=bool(cut), whole=whole):
             yield JobHalted(job.name, min(waits))
 
     def _waits_for(self, worker: str, now: float, *, inside: bool) -> float:
@@ -110,9 +111,14 @@ class Liveness:
         return sample.quiet_seconds + now - at
 
 
-def halt_limit(settings: Settings, step_seconds: float, *, inside: bool) -> float:
-    """Seconds that members wait for one on a silent node before their job is halted."""
-    limit = max(settings.halt_seconds, settings.stall_factor * step_seconds)
+def halt_limit(settings: Settings, step_seconds: float, *, inside: bool, whole: bool = True) -> float:
+    """Seconds that members wait for one on a silent node before their job is halted.
+
+    `inside`: some wait inside the user's code for one of their own replica.  Whether they wait or compute nobody sees,
+    so that what others see of it counts: `whole` replicas, which have come to the end of the step.
+    """
+    factor = settings.halt_factor if whole else max(settings.halt_factor, settings.stall_factor)
+    limit = max(settings.halt_seconds, factor * step_seconds)
     if inside and not step_seconds:
         return max(limit, settings.fence_seconds)  # a first step may compile for long
     return limit

@@ -4,7 +4,8 @@
     fleet.live()
 
 Agents are what the core sees of them: a node attaches, is silent, is back; a process is ready, dies, resumes.  How
-long each takes is `Costs`; who is told to do what, and when, is the core's.  Before the scenario begins there is an
+long each takes is `Costs`; who is told to do what, and when, is the core's.  Only the groups across replicas are
+connected anew, one for each position, all at once: each has as many ranks as there are replicas.  Before the scenario begins there is an
 hour in which the jobs are started, so that all policies begin with jobs that run.
 """
 
@@ -184,7 +185,9 @@ class Fleet:
             waits = crew.until_step_ends()
             step_seconds = crew.step_seconds
             self._die(crew, processes, fault.cause)
-            limit = halt_limit(self._settings, step_seconds, inside=crew.work.replica > 1)
+            cut = {p.seat // crew.work.replica for p in processes}
+            whole = any(p.seat // crew.work.replica not in cut for p in crew.living())
+            limit = halt_limit(self._settings, step_seconds, inside=crew.work.replica > 1, whole=whole)
             halted = max(self._settings.lease_seconds, waits + limit)
             self.time.at(now + halted, lambda job=job, epoch=crew.epoch: self._halt(job, epoch, now))  # type: ignore[misc]
 
@@ -315,6 +318,9 @@ class Fleet:
         warm = (order.job, host.number) in self._warm
         self._warm.add((order.job, host.number))
         seconds = self.costs.process_start_seconds + (0.0 if warm else self.costs.cold_start_seconds)
+        if crew.work.replica > 1:  # the groups inside a replica are its own, and connected before it joins
+            gpus = crew.work.replica * self.scenario.gpus_per_slot
+            seconds += self.costs.communicator_seconds_per_thousand * gpus / 1_000
 
         def comes_up() -> None:
             if process.alive:
@@ -378,8 +384,7 @@ class Fleet:
         for process in living:
             process.leaving = False
         forming = costs.regroup_seconds + costs.regroup_seconds_per_doubling * math.log2(max(1, len(members)))
-        gpus = len(members) * self.scenario.gpus_per_slot
-        seconds = costs.communicator_seconds_per_thousand * gpus / 1_000
+        seconds = costs.communicator_seconds_per_thousand * len(members) / crew.work.replica / 1_000
         seconds += self._state_seconds(crew, living, hit=hit)
 
         def formed() -> None:
