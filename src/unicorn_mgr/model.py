@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 PROTOCOL = 1
 """Version of the wire.  A message of a newer one is refused with both numbers."""
@@ -48,6 +49,7 @@ class WorkerName:
         return f"{self.job}/{self.seat}.{self.incarnation}"
 
     @staticmethod
+    @lru_cache(maxsize=100_000)
     def parse(text: str) -> WorkerName:
         """Inverse of `str`; raises ValueError for anything else."""
         job, slash, rest = text.rpartition("/")

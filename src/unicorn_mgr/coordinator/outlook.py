@@ -20,7 +20,8 @@ from unicorn_mgr.coordinator.state import ClusterState, Job, JobPhase, NodePhase
 from unicorn_mgr.coordinator.throughput import paces_in, rate_at, rated, staircases
 from unicorn_mgr.coordinator.transfers import Bandwidths, bandwidths
 from unicorn_mgr.effects import coordinator as e
-from unicorn_mgr.model import JobSpec, WorkerName, said
+from unicorn_mgr.messages import Resumed
+from unicorn_mgr.model import JobSpec, said
 from unicorn_mgr.planner.problem import Demand, Form, Node, Place, Problem, in_whole_replicas
 
 DOMAINS = 2
@@ -74,7 +75,7 @@ def _problem(settings: Settings, nodes: tuple[Node, ...], demands: tuple[Demand,
 def job_of(event: e.Event) -> str:
     """The job that an event is about; empty: about a node, or the cluster."""
     worker = worker_of(event)
-    return WorkerName.parse(worker).job if worker else getattr(event, "job", "")
+    return worker.rpartition("/")[0] if worker else getattr(event, "job", "")
 
 
 def worker_of(event: e.Event) -> str:
@@ -225,7 +226,7 @@ def _demand(job: Job, cluster: Cluster, before: Pace | None = None) -> tuple[Dem
         # Of whom nobody is left begins anew, be it only when the last ones are fenced.
         hit=bool(seated and job.lost_members()) or len(kept) < len(job.seats),
         barred=frozenset(job.barred),
-        occupied=frozenset(w.seat for w in job.workers.values() if w.alive),
+        occupied=frozenset(w.seat for w in job.alive()),
         warm=frozenset(job.warm),
         shape=form.name,
         others=() if _is_watched(job, cluster) else pace.others,
@@ -279,7 +280,7 @@ class Outlook:
     def heed(self, event: e.Event) -> None:
         """This has happened."""
         job, node = job_of(event), getattr(event, "node", "")
-        if isinstance(event, _Unseen):
+        if isinstance(event, _Unseen) or (isinstance(event, e.WorkerTold) and isinstance(event.fact, Resumed)):
             return
         if job and not isinstance(event, e.SuspensionWithdrawn):
             self._stale_jobs.add(job)

@@ -18,7 +18,7 @@ class Recall:
     __slots__ = ("_found", "_named")
 
     _found: dict[str, list[Any]] | None
-    _named: tuple[tuple[str, ...], frozenset[str]]
+    _named: dict[str, tuple[Sequence[str], set[str]]]
 
     def remember(self, *, on: bool) -> None:
         """Nothing of it changes from now on, until this is taken back."""
@@ -33,11 +33,15 @@ class Recall:
             known[what] = look()
         return known[what]
 
-    def among(self, names: tuple[str, ...], name: str) -> bool:
-        """Whether it is one of them, where the same ones are asked of again and again."""
-        known = getattr(self, "_named", None)
+    def is_among(self, what: str, names: Sequence[str], name: str) -> bool:
+        """Whether it is one of them, which are replaced, or grow at their end, and change in no other way."""
+        if not hasattr(self, "_named"):
+            self._named = {}
+        known = self._named.get(what)
         if known is None or known[0] is not names:
-            self._named = known = names, frozenset(names)
+            self._named[what] = known = names, set(names)
+        elif len(known[1]) < len(names):
+            known[1].update(names[len(known[1]) :])
         return name in known[1]
 
 

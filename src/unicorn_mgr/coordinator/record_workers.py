@@ -160,8 +160,7 @@ def _of_worker(state: ClusterState, worker: Worker, event: _OfWorker, now: float
     match event:
         case e.WorkerStarted(_, pid):
             worker.pid, worker.started_at = pid, worker.started_at or now
-            if worker.node not in job.warm:
-                job.warm.append(worker.node)
+            job.warm_up(worker.node)
             if worker.phase is WorkerPhase.ORDERED:
                 worker.phase = WorkerPhase.STARTED
         case e.WorkerAttached():

@@ -327,9 +327,14 @@ class Job(Recall):
     micro_batches_redone: int = 0
     observe: bool = False
 
+    def warm_up(self, node: str) -> None:
+        """Its program is loaded there from now on."""
+        if not self.is_among("warm", self.warm, node):
+            self.warm.append(node)
+
     def has_member(self, worker: str) -> bool:
         """Whether it is one of the newest epoch."""
-        return self.among(self.members, worker)
+        return self.is_among("members", self.members, worker)
 
     @property
     def over(self) -> bool:
@@ -359,10 +364,18 @@ class Job(Recall):
     def lost_beside(self, worker: Worker) -> list[Worker]:
         """Of the same start of its replica, where that has several workers: others that should not be gone."""
         size = self.spec.replica_size if self.spec.replica else 1
-        gone = [w for w in self.workers.values() if not (w.alive or w.ended_well or w.loop_ended)] if size > 1 else []
+        gone = [w for w in self.gone() if not (w.ended_well or w.loop_ended)] if size > 1 else []
         return [
             w for w in gone if w.seat // size == worker.seat // size and w.start == worker.start and w is not worker
         ]
+
+    def gone(self) -> list[Worker]:
+        """Workers that do not count any more, and are not forgotten yet."""
+        return self.found("gone", lambda: [w for w in self.workers.values() if not w.alive])
+
+    def unsettled(self) -> list[Worker]:
+        """Workers that count, and are on their way in or out, by seat."""
+        return self.found("unsettled", lambda: [w for w in self.alive() if w.phase is not WorkerPhase.MEMBER])
 
     def ended_members(self) -> list[Worker]:
         """Members of the newest epoch that have come to their end."""
@@ -384,7 +397,7 @@ class Job(Recall):
     def newcomers(self) -> list[Worker]:
         """Processes that run, and are not yet ready to become members."""
         starting = (WorkerPhase.STARTED, WorkerPhase.ATTACHED)
-        return self.found("newcomers", lambda: [w for w in self.alive() if w.phase in starting])
+        return self.found("newcomers", lambda: [w for w in self.unsettled() if w.phase in starting])
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@
 
 Agents are what the core sees of them: a node attaches, is silent, is back; a process is ready, dies, resumes.  How
 long each takes is `Costs`; who is told to do what, and when, is the core's.  Only the groups across replicas are
-connected anew, one for each position, all at once: each has as many ranks as there are replicas.  Before the scenario begins there is an
-hour in which the jobs are started, so that all policies begin with jobs that run.
+connected anew, one for each position, all at once: each has as many ranks as there are replicas.
+
+Before the scenario begins there is an hour in which the jobs are started: all policies begin with jobs that run.
 """
 
 from __future__ import annotations

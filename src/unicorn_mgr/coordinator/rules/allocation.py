@@ -143,7 +143,7 @@ def _failed(job: Job) -> list[Worker]:
 
 def _empty_seats(c: Context, job: Job) -> list[int]:
     filled = {w.seat for w in job.alive()}
-    filled |= {w.seat for w in job.workers.values() if w.ended_well and not w.retiring}
+    filled |= {w.seat for w in job.gone() if w.ended_well and not w.retiring}
     empty = [
         seat
         for seat, place in sorted(job.seats.items())
@@ -183,7 +183,7 @@ def surplus(c: Context, job: Job) -> Iterator[Decision]:
         return
     staying = [w for w in job.living_members() if job.seats.get(w.seat) == (w.node, w.slot)]
     settled = (WorkerPhase.MEMBER, WorkerPhase.LEAVING, WorkerPhase.ENDED)
-    coming = [w for w in job.alive() if w.phase not in settled and w not in extra and not holders(c.state, w)]
+    coming = [w for w in job.unsettled() if w.phase not in settled and w not in extra and not holders(c.state, w)]
     for worker in extra:
         if worker.phase is not WorkerPhase.MEMBER:
             yield WorkerCondemned(worker.name, "its slot is wanted back", gently=True, yields=True)
@@ -193,9 +193,9 @@ def surplus(c: Context, job: Job) -> Iterator[Decision]:
 
 def dismissed(c: Context, job: Job) -> Iterator[Decision]:
     """Ended processes that everything is known about are forgotten once nobody asks for them."""
-    for worker in sorted(job.workers.values(), key=lambda w: w.name):
-        if _done_with(c, job, worker):
-            yield WorkerDismissed(worker.name, worker.node)
+    done = [w for w in (job.workers.values() if job.over else job.gone()) if _done_with(c, job, w)]
+    for worker in sorted(done, key=lambda w: w.name):
+        yield WorkerDismissed(worker.name, worker.node)
 
 
 def _done_with(c: Context, job: Job, worker: Worker) -> bool:

@@ -40,9 +40,8 @@ def mistakes(c: Context, job: Job) -> Iterator[Decision]:
     del c
     if job.over or job.give_up is not None:
         return
-    for worker in sorted(job.workers.values(), key=lambda w: w.name):
-        if worker.mistake is None or worker.seat in job.barred:
-            continue
+    mistaken = [w for w in job.workers.values() if w.mistake is not None and w.seat not in job.barred]
+    for worker in sorted(mistaken, key=lambda w: w.name):
         text = str(worker.mistake)
         if job.running and not worker.was_member:
             yield from _barred(job, worker, text)
@@ -55,7 +54,7 @@ def other_code(c: Context, job: Job) -> Iterator[Decision]:
     """A worker that is ready with another program, model or seed never joins."""
     if job.over or job.give_up is not None:
         return
-    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY and w.ready is not None]
+    ready = [w for w in job.unsettled() if w.phase is WorkerPhase.READY and w.ready is not None]
     if not ready:
         return
     reference, of = job.fingerprint, job.fingerprint_of
@@ -171,7 +170,8 @@ def stopping(c: Context, job: Job) -> Iterator[Decision]:
     if job.over or c.state.paused:
         return
     patience = job.give_up_at + c.settings.give_up_seconds
-    for worker in job.alive():
+    ends = job.loop_ended_step is not None or job.cancelled or job.give_up is not None
+    for worker in job.alive() if ends else ():
         if job.loop_ended_step is not None and _is_too_late(job, worker):
             yield WorkerCondemned(worker.name, "the loop has ended without it", gently=True)
         elif job.cancelled:
@@ -204,8 +204,9 @@ def lingering(c: Context, job: Job) -> Iterator[Decision]:
 
 
 def _lingering(c: Context, job: Job) -> list[Worker]:
-    here = [w for w in job.workers.values() if c.state.nodes[w.node].phase is not NodePhase.LOST]
-    return [w for w in here if w.exited is None and not w.overstayed and (not w.alive or _has_left(job, w))]
+    left = [w for w in (*job.gone(), *job.unsettled()) if not w.alive or _has_left(job, w)]
+    here = [w for w in left if w.exited is None and not w.overstayed]
+    return [w for w in here if c.state.nodes[w.node].phase is not NodePhase.LOST]
 
 
 def _has_left(job: Job, worker: Worker) -> bool:

@@ -124,7 +124,7 @@ def _state_is_cut_off(c: Context, job: Job, stay: list[Worker]) -> bool:
 
 def _members(job: Job) -> list[Worker]:
     """Of the newest epoch, those that are gone among them."""
-    return [w for m in job.members if (w := job.workers.get(m)) is not None]
+    return job.known_members()
 
 
 def _grant(c: Context, job: Job, members: list[Worker], reason: str, regrouped_for: str = "") -> EpochGranted:
@@ -144,7 +144,7 @@ def _first(c: Context, job: Job) -> Iterator[Decision]:
     if not ready:
         return
     here = {w.name for w in ready}
-    coming = [w for w in job.alive() if w.phase in _COMING or (w.phase is WorkerPhase.READY and w.name not in here)]
+    coming = [w for w in job.unsettled() if w.phase in _COMING or (w.phase is WorkerPhase.READY and w.name not in here)]
     unfilled = set(job.seats) - {w.seat for w in job.alive()} - set(job.barred)
     patient = c.now < _first_ready_at(ready) + c.settings.start_grace_seconds
     if (coming or unfilled) and (patient or len(ready) < job.spec.size_min):
@@ -185,7 +185,7 @@ def _suspension_due(job: Job) -> bool:
 
 def _joiners(c: Context, job: Job) -> list[Worker]:
     """Workers that are ready, and whose slot is theirs."""
-    ready = [w for w in job.alive() if w.phase is WorkerPhase.READY and w.ready is not None and not w.retiring]
+    ready = [w for w in job.unsettled() if w.phase is WorkerPhase.READY and w.ready is not None and not w.retiring]
     return whole(job, [w for w in ready if not holders(c.state, w)])
 
 
@@ -194,7 +194,7 @@ def _may_join(c: Context, job: Job) -> bool:
     if job.loop_ended_step is not None or job.phase is JobPhase.ENDING or job.suspension is not None:
         return False
     ready = _joiners(c, job)
-    about = [w for w in job.alive() if w.phase is WorkerPhase.ATTACHED and not holders(c.state, w)]
+    about = [w for w in job.unsettled() if w.phase is WorkerPhase.ATTACHED and not holders(c.state, w)]
     return bool(ready) and (not about or c.now >= _first_ready_at(ready) + c.settings.join_batch_seconds)
 
 

@@ -9,7 +9,7 @@ from unicorn_mgr.coordinator.incident import Incident
 from unicorn_mgr.coordinator.record_incidents import FIRST_SIGN
 from unicorn_mgr.coordinator.rules import Context
 from unicorn_mgr.coordinator.standstills import FROM_NOBODY
-from unicorn_mgr.coordinator.state import Job, JobPhase, NodePhase, Worker, WorkerPhase
+from unicorn_mgr.coordinator.state import Job, JobPhase, NodePhase, Worker
 from unicorn_mgr.effects.coordinator import (
     Decision,
     IncidentClosed,
@@ -34,7 +34,7 @@ def incident_id(c: Context, ahead: int = 0) -> str:
 
 def deaths(c: Context, job: Job) -> Iterator[Decision]:
     """A worker is gone that should not be."""
-    for worker in sorted(job.workers.values(), key=lambda w: w.name):
+    for worker in sorted(job.gone(), key=lambda w: w.name):
         if failed(job, worker) and not worker.incident:
             opened = _opened(c, job, worker)
             symptom = _first_sign(c, job, worker)
@@ -198,8 +198,7 @@ def _closed_how(c: Context, job: Job, incident: Incident) -> str:
     dead = [m for m in job.members if not job.workers[m].alive and not job.workers[m].ended_well]
     if dead or (incident.granted_at is None and job.has_member(incident.worker)):
         return ""
-    waiting = [w for w in job.alive() if w.phase is not WorkerPhase.MEMBER]
-    if members >= len(job.seats) and not waiting and members > 0:
+    if members >= len(job.seats) and not job.unsettled() and members > 0:
         wanted = job.spec.size_max
         return f"full size again: {members}" if members >= wanted else f"{members} of {wanted}: {job.seats_reason}"
     return ""

@@ -53,10 +53,10 @@ def broken(c: Context, job: Job) -> Iterator[Decision]:
     if replica_size(job) == 1 or job.over or c.state.paused or c.state.observes(job):
         return
     lost: dict[tuple[int, int], Worker] = {}
-    for worker in job.workers.values():
-        if not (worker.alive or worker.ended_well or worker.loop_ended) and c.now >= _to_be_blamed_at(c, worker):
+    for worker in job.gone():
+        if not (worker.ended_well or worker.loop_ended) and c.now >= _to_be_blamed_at(c, worker):
             lost.setdefault(_start_of_replica(job, worker), worker)
-    for worker in job.alive():
+    for worker in job.alive() if lost else job.unsettled():
         if worker.phase is WorkerPhase.ENDED:
             yield from _stranded(job, worker)
         elif (first := lost.get(_start_of_replica(job, worker))) is not None:

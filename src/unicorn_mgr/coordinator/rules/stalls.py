@@ -222,7 +222,7 @@ def attach_deadlines(c: Context, job: Job) -> Iterator[float]:
 
 def _attach_due(c: Context, job: Job) -> Iterator[tuple[Worker, float]]:
     patience = limits_of(c, job).user_seconds
-    return ((w, w.started_at + patience) for w in job.alive() if w.phase is WorkerPhase.STARTED)
+    return ((w, w.started_at + patience) for w in job.unsettled() if w.phase is WorkerPhase.STARTED)
 
 
 def readings_as_text(samples: tuple[Sample, ...]) -> str:
