@@ -14,13 +14,14 @@ import pytest
 from unicorn_mgr.agent import core as agent_core
 from unicorn_mgr.coordinator import core
 from unicorn_mgr.coordinator.outlook import Outlook
-from unicorn_mgr.coordinator.rules import allocation, epochs, stalls
+from unicorn_mgr.coordinator.rules import Context, allocation, epochs, stalls, suspension
 from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.state import Job
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch, JobSpec
 from unicorn_mgr.planner.problem import Plan, Problem
 from unicorn_mgr.simulator import control, training, world
-from unicorn_mgr.simulator.checkers import EpochsGrow, OneOwner, Violation
+from unicorn_mgr.simulator.checkers import EpochsGrow, NothingUndone, OneOwner, Violation
 from unicorn_mgr.simulator.swarm import Size, shrunk, swarm
 from unicorn_mgr.simulator.workload import Workload
 from unicorn_mgr.simulator.world import World
@@ -175,6 +176,34 @@ def test_what_is_not_in_the_journal_is_missed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(control.Control, "__init__", made)
     assert any("the journal does not lead to" in violation for violation in found())
+
+
+def makes_room() -> None:
+    """A job gives its slots to one that comes before it, and goes on when that has ended."""
+    made = World(1, Settings(), (NothingUndone(),))
+    made.add_node("node-0", slots=2)
+    made.start()
+    spec = JobSpec("gpt", ("simulated",), size_min=2, size_max=2, checkpoint_url="simulated")
+    made.submit(spec, Workload(steps=100_000, micro_batches=4))
+    made.timeline.run(20.0)
+    urgent = JobSpec("urgent", ("simulated",), size_min=2, size_max=2, priority=1)
+    made.submit(urgent, Workload(steps=20, micro_batches=4))
+    made.timeline.run(60.0)
+    made.training("gpt").advance()
+
+
+def test_stored_work_that_is_done_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is said to be suspended when it stands still, before its state is in storage."""
+
+    def hasty(c: Context, job: Job) -> Iterator[Any]:
+        if job.standing and job.transition is None and job.suspension is not None:
+            job.suspension.stored_step = max(job.suspension.stored_step or 0, 50)
+        return suspension.ended(c, job)
+
+    makes_room()
+    monkeypatch.setattr(core, "JOB_RULES", tuple(hasty if r is suspension.ended else r for r in core.JOB_RULES))
+    with pytest.raises(Violation, match="again: what was after step 50 was stored"):
+        makes_room()
 
 
 def test_processes_that_are_never_forgotten_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

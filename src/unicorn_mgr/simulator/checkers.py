@@ -37,6 +37,13 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Commanded:
+    """The coordinator acts on what is in the journal."""
+
+    action: e.Action
+
+
+@dataclass(frozen=True, slots=True)
 class Died:
     """The coordinator is gone, and all that it believed is in its journal."""
 
@@ -60,7 +67,7 @@ class Applied:
     """Micro-batches of this step that are skipped."""
 
 
-Happened = Decided | Died | Replayed | Applied
+Happened = Decided | Commanded | Died | Replayed | Applied
 
 
 class Checker(Protocol):
@@ -186,6 +193,30 @@ class NothingForgotten:
             self.lived = None
 
 
+@dataclass
+class NothingUndone:
+    """What is in storage is never done again: a job that begins anew goes on after it."""
+
+    stored: dict[str, int] = field(default_factory=dict)
+    """By job, the newest step that is known to be there."""
+    begun_after: dict[str, int] = field(default_factory=dict)
+
+    def see(self, world: World, what: Happened) -> None:
+        """No step up to there is applied once a job has begun anew."""
+        del world
+        match what:
+            case Decided(e.JobSubmitted(job=job)):
+                self.stored.pop(job, None)
+                self.begun_after.pop(job, None)
+            case Decided(e.CheckpointCommitted(job, step) | e.JobSuspended(job, step)):
+                self.stored[job] = max(step, self.stored.get(job, step))
+            case Decided(e.LifeEnded(job)) if job in self.stored:
+                self.begun_after[job] = self.stored[job]
+            case Applied(trainer, step) if step <= self.begun_after.get(trainer.job, step - 1):
+                after = self.begun_after[trainer.job]
+                raise Violation(f"{trainer.name} applies step {step} again: what was after step {after} was stored")
+
+
 class NothingPiles:
     """What is kept of a job does not grow with what has happened to it."""
 
@@ -197,7 +228,15 @@ class NothingPiles:
                 raise Violation(f"job {job.name} remembers {len(job.workers)} processes")
 
 
-ALL: tuple[type[Checker], ...] = (CountedOnce, OneOwner, EpochsGrow, PlansFit, NothingForgotten, NothingPiles)
+ALL: tuple[type[Checker], ...] = (
+    CountedOnce,
+    OneOwner,
+    EpochsGrow,
+    PlansFit,
+    NothingForgotten,
+    NothingUndone,
+    NothingPiles,
+)
 """One of each for every history."""
 
 
