@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from unicorn_mgr.agent import core as agent_core
-from unicorn_mgr.coordinator import core
+from unicorn_mgr.coordinator import core, fence
+from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.outlook import Outlook
 from unicorn_mgr.coordinator.rules import Context, allocation, epochs, stalls, suspension
 from unicorn_mgr.coordinator.settings import Settings
-from unicorn_mgr.coordinator.state import Job
+from unicorn_mgr.coordinator.state import ClusterState, Job, WorkerPhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch, JobSpec
 from unicorn_mgr.planner.problem import Plan, Problem
@@ -160,6 +161,37 @@ def test_a_plan_that_does_not_fit_is_never_applied_and_would_be_found(monkeypatc
     assert not [violation for violation in found(calm_seconds=0.0) if "seat" in violation]
     monkeypatch.setattr(Outlook, "fits", lambda *_: True)
     assert any("seat" in violation for violation in found(calm_seconds=0.0))
+
+
+def test_an_answer_to_an_older_question_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers come in any order, and the door lets them in."""
+
+    def admits(state: ClusterState, event: e.Fact) -> bool:
+        return isinstance(event, e.PlanReady) or real_admits(state, event)
+
+    real_admits = fence.admits
+    monkeypatch.setattr(world.World, "plan_seconds", lambda self: 1.0)
+    assert not list(found(jobs=2))
+    monkeypatch.setattr(control.Control, "_is_asked", lambda self, number: True)
+    monkeypatch.setattr(core, "admits", admits)
+    assert any("is an answer to an older question" in violation for violation in found(jobs=2))
+
+
+def test_a_job_that_begins_with_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(c: Context, job: Job) -> Iterator[Any]:
+        ready = [w.name for w in job.alive() if w.phase is WorkerPhase.READY]
+        if not job.members and ready and not job.over and job.give_up is None:
+            return iter([e.EpochGranted(job.name, Epoch(c.state.term, job.epoch.number + 1), tuple(ready), "hasty")])
+        return epochs.granted(c, job)
+
+    monkeypatch.setattr(core, "JOB_RULES", tuple(hasty if r is epochs.granted else r for r in core.JOB_RULES))
+    assert any("begins with" in violation for violation in found())
+
+
+def test_samples_that_are_kept_for_ever_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Liveness, "forget_job", lambda self, job: None)
+    monkeypatch.setattr(Liveness, "forget", lambda self, worker: None)
+    assert any("are kept, and job" in violation for violation in found())
 
 
 def test_what_is_not_in_the_journal_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:

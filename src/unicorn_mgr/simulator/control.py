@@ -248,7 +248,6 @@ class Control:
     # -- actions -------------------------------------------------------------------------
 
     def _perform(self, action: e.Action) -> None:
-        self._world.happens(Commanded(action))
         match action:
             case e.SendToAgent(node, body):
                 line = self._world.lines.get(node)
@@ -266,6 +265,7 @@ class Control:
                 self._later(EVIDENCE_SECONDS, lambda: self.tell(fact))
             case e.SolvePlan(number):
                 self._solve(number)
+        self._world.happens(Commanded(action))
 
     def _read(self, asked: e.TakeReadings, which: int) -> None:
         """All rings at once, if all nodes answer."""
@@ -280,9 +280,12 @@ class Control:
 
         self._later(self._world.delay() * 2, answered)
 
+    def _is_asked(self, number: int) -> bool:
+        return self.state.planning.number == number and not self.state.planning.answered
+
     def _solve(self, number: int) -> None:
         def solved() -> None:
-            if self.state.planning.number != number or self.state.planning.answered:
+            if not self._is_asked(number):
                 return
             made = self._world.solve(self.core.problem)
             seats = {job: dict(mine) for job, mine in made.seats.items()}
