@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Whole files side by side.
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: setup demo test test-system lint bench paper swarm protos clean
+.PHONY: setup demo test test-system lint bench paper swarm mutants protos clean
 
 setup: $(READY)
 
@@ -46,6 +46,12 @@ FIRST ?= 0
 swarm: setup
 	@echo "commit $$(git rev-parse --short HEAD)"
 	$(BIN)/unicorn simulate --swarm-seed $(FIRST) --seeds $(SEEDS)
+
+# Are mistakes in the cores noticed?  An hour or two; not a part of `make test`.
+SEED ?= 1
+COUNT ?= 100
+mutants: setup
+	PYTHONPATH=src:tests nice $(BIN)/python -m mutation --seed $(SEED) --count $(COUNT) $(MUTANTS)
 
 protos: setup
 	$(BIN)/python tools/protos.py

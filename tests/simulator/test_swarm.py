@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from unicorn_mgr.agent import core as agent_core
-from unicorn_mgr.coordinator import core
+from unicorn_mgr.coordinator import core, fence
+from unicorn_mgr.coordinator.liveness import Liveness
 from unicorn_mgr.coordinator.outlook import Outlook
-from unicorn_mgr.coordinator.rules import allocation, epochs, stalls
+from unicorn_mgr.coordinator.rules import Context, allocation, epochs, stalls, suspension
 from unicorn_mgr.coordinator.settings import Settings
+from unicorn_mgr.coordinator.state import ClusterState, Job, WorkerPhase
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import Epoch, JobSpec
 from unicorn_mgr.planner.problem import Plan, Problem
 from unicorn_mgr.simulator import control, training, world
-from unicorn_mgr.simulator.checkers import EpochsGrow, OneOwner, Violation
+from unicorn_mgr.simulator.checkers import EpochsGrow, NothingUndone, OneOwner, Violation
 from unicorn_mgr.simulator.swarm import Size, shrunk, swarm
 from unicorn_mgr.simulator.workload import Workload
 from unicorn_mgr.simulator.world import World
@@ -161,6 +163,37 @@ def test_a_plan_that_does_not_fit_is_never_applied_and_would_be_found(monkeypatc
     assert any("seat" in violation for violation in found(calm_seconds=0.0))
 
 
+def test_an_answer_to_an_older_question_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers come in any order, and the door lets them in."""
+
+    def admits(state: ClusterState, event: e.Fact) -> bool:
+        return isinstance(event, e.PlanReady) or real_admits(state, event)
+
+    real_admits = fence.admits
+    monkeypatch.setattr(world.World, "plan_seconds", lambda self: 1.0)
+    assert not list(found(jobs=2))
+    monkeypatch.setattr(control.Control, "_is_asked", lambda self, number: True)
+    monkeypatch.setattr(core, "admits", admits)
+    assert any("is an answer to an older question" in violation for violation in found(jobs=2))
+
+
+def test_a_job_that_begins_with_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(c: Context, job: Job) -> Iterator[Any]:
+        ready = [w.name for w in job.alive() if w.phase is WorkerPhase.READY]
+        if not job.members and ready and not job.over and job.give_up is None:
+            return iter([e.EpochGranted(job.name, Epoch(c.state.term, job.epoch.number + 1), tuple(ready), "hasty")])
+        return epochs.granted(c, job)
+
+    monkeypatch.setattr(core, "JOB_RULES", tuple(hasty if r is epochs.granted else r for r in core.JOB_RULES))
+    assert any("begins with" in violation for violation in found())
+
+
+def test_samples_that_are_kept_for_ever_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Liveness, "forget_job", lambda self, job: None)
+    monkeypatch.setattr(Liveness, "forget", lambda self, worker: None)
+    assert any("are kept, and job" in violation for violation in found())
+
+
 def test_what_is_not_in_the_journal_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Leaky(list[Any]):
         def append(self, line: tuple[float, e.Event]) -> None:
@@ -175,6 +208,34 @@ def test_what_is_not_in_the_journal_is_missed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(control.Control, "__init__", made)
     assert any("the journal does not lead to" in violation for violation in found())
+
+
+def makes_room() -> None:
+    """A job gives its slots to one that comes before it, and goes on when that has ended."""
+    made = World(1, Settings(), (NothingUndone(),))
+    made.add_node("node-0", slots=2)
+    made.start()
+    spec = JobSpec("gpt", ("simulated",), size_min=2, size_max=2, checkpoint_url="simulated")
+    made.submit(spec, Workload(steps=100_000, micro_batches=4))
+    made.timeline.run(20.0)
+    urgent = JobSpec("urgent", ("simulated",), size_min=2, size_max=2, priority=1)
+    made.submit(urgent, Workload(steps=20, micro_batches=4))
+    made.timeline.run(60.0)
+    made.training("gpt").advance()
+
+
+def test_stored_work_that_is_done_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is said to be suspended when it stands still, before its state is in storage."""
+
+    def hasty(c: Context, job: Job) -> Iterator[Any]:
+        if job.standing and job.transition is None and job.suspension is not None:
+            job.suspension.stored_step = max(job.suspension.stored_step or 0, 50)
+        return suspension.ended(c, job)
+
+    makes_room()
+    monkeypatch.setattr(core, "JOB_RULES", tuple(hasty if r is suspension.ended else r for r in core.JOB_RULES))
+    with pytest.raises(Violation, match="again: what was after step 50 was stored"):
+        makes_room()
 
 
 def test_processes_that_are_never_forgotten_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -420,6 +420,32 @@ def test_newcomers_without_state_wait_until_the_only_member_that_has_it_is_fence
     assert [d.members for d in world.decisions(e.EpochGranted)] == [("gpt/1.0",)]
 
 
+def test_a_lost_node_that_is_drained_is_waited_for_all_the_same(new_world: NewWorld) -> None:
+    """Its agent does not hear of that, and lets its workers train on until it stops them."""
+    world = new_world(nodes=2)
+    world.train("gpt", 1, checkpoint_url="file:///store")
+    lost = world.worker("gpt/0.0").node
+    world.tell(e.NodeSilent(lost, 3.0))
+    world.wait(world.settings.fence_seconds)
+    assert world.node(lost).phase is NodePhase.LOST
+    world.tell(e.NodeDrained(world.request(), lost))
+    assert world.node(lost).phase is NodePhase.LOST
+    world.attach(lost, workers=("gpt/0.0",))
+    assert world.node(lost).phase is NodePhase.DRAINING
+
+
+def test_a_member_on_a_draining_node_has_ended_when_it_is_said_to_have(new_world: NewWorld) -> None:
+    """Until then it may train, whatever is wanted of its node."""
+    world = new_world(nodes=2)
+    world.train("gpt", 1, checkpoint_url="file:///store")
+    world.tell(e.NodeDrained(world.request(), world.worker("gpt/0.0").node))
+    world.tell(e.WorkerTold("gpt/0.0", m.Raised("ValueError", "no", "train.py")))
+    world.wait(5.0)
+    assert world.decisions(e.LifeEnded) == []
+    world.tell(e.WorkerExited(m.Exited("gpt/0.0", 1)))
+    assert [d.job for d in world.decisions(e.LifeEnded)] == ["gpt"]
+
+
 def test_a_node_that_an_observed_job_keeps_from_being_lost_is_no_incident_of_the_others(new_world: NewWorld) -> None:
     """One that is opened and closed again without anything done about it would be opened for ever."""
     world = new_world(nodes=2, slots=2)

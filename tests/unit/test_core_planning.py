@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 
 import pytest
-from unit.world import World
+from unit.world import World, kinds
 
 from unicorn_mgr import messages as m
 from unicorn_mgr.coordinator.whatif import compared, what_if
@@ -78,7 +78,7 @@ class Planned(World):
                         self.tell(e.WorkerTold(worker.name, m.Leaving(job.committed + 1)))
                 going = [w for w in job.workers.values() if not w.alive or w.phase.value == "leaving"]
                 for worker in going:
-                    if worker.exited is None and worker.name not in job.members:
+                    if worker.exited is None and (worker.name not in job.members or worker.condemned):
                         self.tell(e.WorkerExited(m.Exited(worker.name, 0)))
             self.wait(1.1)
             if len(self.journal) == before:
@@ -102,6 +102,21 @@ def test_a_job_that_is_submitted_waits_for_the_plan(world: Planned) -> None:
     assert world.sizes() == {"gpt": 0}
     world.answer()
     assert world.sizes() == {"gpt": 3}
+
+
+def test_who_loses_slots_before_it_has_begun_does_not_begin_with_too_few(world: Planned) -> None:
+    world.submit("gpt", 2, 2)
+    world.answer()
+    world.begin("gpt/0.0")
+    (node, _) = world.job().seats[1]
+    world.tell(e.NodeSilent(node, 3.0))
+    decided = world.wait(world.settings.fence_seconds)
+    assert {"NodeLost", "SlotsAssigned"} <= set(kinds(decided))
+    assert world.sizes() == {"gpt": 1}
+    assert world.members() == []
+    world.answer()
+    world.begin_all()
+    assert len(world.members()) == 2
 
 
 def test_healing_waits_for_no_plan(world: Planned) -> None:

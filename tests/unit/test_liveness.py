@@ -224,5 +224,6 @@ def test_the_next_job_of_a_name_begins_before_the_first_step() -> None:
     live.beat("n0", (place(0, Phase.COMPUTE, committed=999),), 1.0)
     assert list(live.poll(state, 1.0)) == [JobProgressed("gpt", 999, 0.1)]
     live.forget_job("gpt")
+    assert live.samples == {}, "processes on a lost node never say that they have ended"
     live.beat("n0", (place(0, Phase.COMPUTE, committed=0),), 2.0)
     assert list(live.poll(state, 2.0)) == [JobProgressed("gpt", 0, 0.1)]

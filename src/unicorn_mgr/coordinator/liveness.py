@@ -57,8 +57,12 @@ class Liveness:
         self.samples.pop(worker, None)
 
     def forget_job(self, job: str) -> None:
-        """A job has ended: another may take its name, and begins before the first step."""
+        """A job has ended: another may take its name, and begins before the first step.
+
+        Processes on nodes that are lost never say that they have ended.
+        """
         self._told.pop(job, None)
+        self.samples = {name: of for name, of in self.samples.items() if name.rpartition("/")[0] != job}
 
     def poll(self, state: ClusterState, now: float) -> Iterator[Change]:
         """Changes of meaning since the last poll."""

@@ -129,7 +129,7 @@ def _node(state: ClusterState, event: _NodeEvent, now: float) -> None:
         case e.NodeDrained(request, name):
             node = state.nodes[name]
             node.draining = True
-            if node.phase is not NodePhase.SILENT:
+            if node.phase not in (NodePhase.SILENT, NodePhase.LOST):
                 _in_reach(node)
             _answered(state, request, name)
         case e.NodeUndrained(request, name):

@@ -14,10 +14,14 @@ from pydantic import TypeAdapter
 from unicorn_mgr.coordinator.state import ClusterState
 from unicorn_mgr.effects import coordinator as e
 from unicorn_mgr.model import NO_STATE, Epoch
+from unicorn_mgr.planner.problem import Place
 from unicorn_mgr.simulator.trainer import Sum, Trainer
 
 if TYPE_CHECKING:
     from unicorn_mgr.simulator.world import World
+
+WAITING_MAX = 10_000
+"""Messages that are under way, and moments at which somebody wants to do something."""
 
 PROCESSES_PER_SLOT = 20
 """Of one job, remembered at a time; more means that ended ones are never forgotten."""
@@ -34,6 +38,13 @@ class Decided:
     """An event is in the journal."""
 
     entry: e.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """The coordinator acts on what is in the journal."""
+
+    action: e.Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class Applied:
     """Micro-batches of this step that are skipped."""
 
 
-Happened = Decided | Died | Replayed | Applied
+Happened = Decided | Commanded | Died | Replayed | Applied
 
 
 class Checker(Protocol):
@@ -171,6 +182,54 @@ class PlansFit:
 
 
 @dataclass
+class PlansVerified:
+    """Only the answer to the newest question is applied, and only as long as it can be."""
+
+    asked: int = 0
+    planned: dict[str, set[Place]] = field(default_factory=dict)
+    """By job, as the newest answer has it."""
+    had: dict[str, set[Place]] = field(default_factory=dict)
+
+    def see(self, world: World, what: Happened) -> None:
+        """Whatever a job did not have before is in that answer, and on a node that may be used."""
+        match what:
+            case Decided(e.PlanWanted(number)):
+                self.asked, self.planned = number, {}
+            case Decided(e.PlanReady(number, seats)):
+                if number != self.asked:
+                    raise Violation(f"plan {number} is an answer to an older question than {self.asked}")
+                self.planned = {job: set(mine.values()) for job, mine in seats.items()}
+            case Decided(e.SlotsAssigned(job, seats)):
+                gets = set(seats.values()) - self.had.get(job, set())
+                self.had[job] = set(seats.values())
+                if not gets <= self.planned.get(job, set()):
+                    raise Violation(f"job {job} gets {sorted(gets)}, which no answer to question {self.asked} says")
+                uncounted = sorted(p for p in gets if not world.control.state.nodes[p[0]].counts)
+                if uncounted:
+                    raise Violation(f"job {job} gets {uncounted}, on nodes that do not count")
+
+
+@dataclass
+class MinimumKept:
+    """No job begins with fewer workers than it needs."""
+
+    begun: set[str] = field(default_factory=set)
+
+    def see(self, world: World, what: Happened) -> None:
+        """The first membership of each life is large enough, unless it wants more since it was given its slots."""
+        match what:
+            case Decided(e.LifeEnded(job) | e.JobEnded(job)):
+                self.begun.discard(job)
+            case Decided(e.WishesSet(job=job)):
+                self.begun.add(job)
+            case Decided(e.EpochGranted(job, _, members)) if job not in self.begun:
+                self.begun.add(job)
+                found = world.control.state.jobs[job]
+                if len(members) + len(found.barred) < found.spec.size_min:
+                    raise Violation(f"job {job} begins with {len(members)} workers and needs {found.spec.size_min}")
+
+
+@dataclass
 class NothingForgotten:
     """The journal alone leads to the state that was lived, and so to all that was acknowledged."""
 
@@ -186,18 +245,63 @@ class NothingForgotten:
             self.lived = None
 
 
-class NothingPiles:
-    """What is kept of a job does not grow with what has happened to it."""
+@dataclass
+class NothingUndone:
+    """What is in storage is never done again: a job that begins anew goes on after it."""
+
+    stored: dict[str, int] = field(default_factory=dict)
+    """By job, the newest step that is known to be there."""
+    begun_after: dict[str, int] = field(default_factory=dict)
 
     def see(self, world: World, what: Happened) -> None:
-        """Few more processes are remembered than there are slots."""
-        if isinstance(what, Decided) and isinstance(what.entry, e.WorkerOrdered):
-            job = world.control.state.jobs[what.entry.worker.rpartition("/")[0]]
-            if len(job.workers) > PROCESSES_PER_SLOT * job.spec.size_max:
-                raise Violation(f"job {job.name} remembers {len(job.workers)} processes")
+        """No step up to there is applied once a job has begun anew."""
+        del world
+        match what:
+            case Decided(e.JobSubmitted(job=job)):
+                self.stored.pop(job, None)
+                self.begun_after.pop(job, None)
+            case Decided(e.CheckpointCommitted(job, step) | e.JobSuspended(job, step)):
+                self.stored[job] = max(step, self.stored.get(job, step))
+            case Decided(e.LifeEnded(job)) if job in self.stored:
+                self.begun_after[job] = self.stored[job]
+            case Applied(trainer, step) if step <= self.begun_after.get(trainer.job, step - 1):
+                after = self.begun_after[trainer.job]
+                raise Violation(f"{trainer.name} applies step {step} again: what was after step {after} was stored")
 
 
-ALL: tuple[type[Checker], ...] = (CountedOnce, OneOwner, EpochsGrow, PlansFit, NothingForgotten, NothingPiles)
+class NothingPiles:
+    """What is kept of jobs and their processes does not grow with what has happened to them."""
+
+    def see(self, world: World, what: Happened) -> None:
+        """Few more processes are remembered than there are slots, and nothing of a job that is over."""
+        match what:
+            case Decided(e.WorkerOrdered(worker)):
+                job = world.control.state.jobs[worker.rpartition("/")[0]]
+                if len(job.workers) > PROCESSES_PER_SLOT * job.spec.size_max:
+                    raise Violation(f"job {job.name} remembers {len(job.workers)} processes")
+                if world.timeline.waiting > WAITING_MAX:
+                    raise Violation(f"{world.timeline.waiting} messages and timers are under way at once")
+            case Commanded(e.ForgetJob(name)):
+                self._check_forgotten(world, name)
+
+    def _check_forgotten(self, world: World, name: str) -> None:
+        control = world.control
+        kept = [worker for worker in control.liveness.samples if worker.rpartition("/")[0] == name]
+        if kept:
+            raise Violation(f"samples of {kept} are kept, and job {name} is over")
+
+
+ALL: tuple[type[Checker], ...] = (
+    CountedOnce,
+    OneOwner,
+    EpochsGrow,
+    PlansFit,
+    PlansVerified,
+    MinimumKept,
+    NothingForgotten,
+    NothingUndone,
+    NothingPiles,
+)
 """One of each for every history."""
 
 
@@ -211,6 +315,9 @@ def check_well(world: World) -> None:
         if node.phase.value in ("silent", "lost"):
             raise Violation(f"node {node.name} is {node.phase.value} though it beats")
     waiting = {job.name for job in state.jobs.values() if not job.over and not job.seats}
+    silent = [name for name in sorted(waiting) if not state.jobs[name].seats_reason.startswith("waits for")]
+    if silent:
+        raise Violation(f"job {silent[0]} has no slots, and nobody says what it waits for")
     opened = [i for i in state.incidents.values() if i.open and i.job not in waiting]
     if opened:
         raise Violation(f"incident {opened[0].id} is still open: {opened[0].story}")

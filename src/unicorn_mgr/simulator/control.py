@@ -8,6 +8,7 @@ the journal and the actions, and begins again with nothing but the journal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from unicorn_mgr.messages import Beat, Hello, Published, ToAgent, Welcome, Worke
 from unicorn_mgr.planner.planner import plan
 from unicorn_mgr.planner.problem import Plan, Problem
 from unicorn_mgr.planner.simple import FirstComeFirstServed
-from unicorn_mgr.simulator.checkers import Decided, Died, Replayed
+from unicorn_mgr.simulator.checkers import Commanded, Decided, Died, Replayed
 from unicorn_mgr.simulator.network import Line
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Control:
         self.up = False
         self.slow = False
         """Its process stands still: what comes is heard later."""
+        self.torn = False
+        """Nothing is written any more: what it decides from now on is lost with it."""
         self.core = self._new_core()
         self.liveness = Liveness(settings)
         self.dies_next = ""
@@ -81,7 +84,7 @@ class Control:
         for at, entry in self.journal:
             self.core.replay(entry, at)
         self._world.happens(Replayed(self.core.state))
-        self.up, self.slow, self._due, self.dies_next = True, False, None, ""
+        self.up, self.slow, self.torn, self._due, self.dies_next = True, False, False, None, ""
         self._facts = [e.TermStarted(self.state.term + 1, WALL + self._world.timeline.now)]
         self._handle_all()
         if not self.up:
@@ -99,8 +102,16 @@ class Control:
         """Kill -9: all streams break, and nothing is left but the journal."""
         if not self.up:
             return
-        self._world.happens(Died())
+        if not self.torn:
+            self._world.happens(Died())
         self._lose()
+
+    def tear(self, seconds: float) -> None:
+        """Its disk writes nothing more, and after so long it dies: the tail of what it has lived is lost."""
+        if self.up and not self.torn:
+            self._world.happens(Died())
+            self.torn = True
+            self._later(seconds, self.die)
 
     def _lose(self) -> None:
         self.up = False
@@ -165,8 +176,11 @@ class Control:
         now = self._world.timeline.now
         outcome = self.core.handle_all(facts, now)
         dies, self.dies_next = self.dies_next, "" if outcome.entries else self.dies_next
-        if outcome.entries and dies == "before":
+        if outcome.entries and dies == "before" and not self.torn:
             self._lose()
+            return
+        if self.torn:  # nothing leaves the process before what it follows from is durable
+            self._wait()
             return
         for entry in outcome.entries:
             self.journal.append((now, entry))
@@ -217,9 +231,7 @@ class Control:
             self.tell(fact)
 
     def _say(self, node: str, body: ToAgent) -> None:
-        line = self._world.lines.get(node)
-        if line is not None and line.attached:
-            line.tell(body)
+        self._perform(e.SendToAgent(node, body))
 
     def _publish(self, worker: str, note: Published) -> e.GroupFormed | None:
         job = worker.rpartition("/")[0]
@@ -246,7 +258,9 @@ class Control:
     def _perform(self, action: e.Action) -> None:
         match action:
             case e.SendToAgent(node, body):
-                self._say(node, body)
+                line = self._world.lines.get(node)
+                if line is not None and line.attached:
+                    line.tell(body)
             case e.OpenRendezvous(job, epoch, members):
                 self._rendezvous.open(job, epoch, members)
             case e.ForgetJob(job):
@@ -259,6 +273,7 @@ class Control:
                 self._later(EVIDENCE_SECONDS, lambda: self.tell(fact))
             case e.SolvePlan(number):
                 self._solve(number)
+        self._world.happens(Commanded(action))
 
     def _read(self, asked: e.TakeReadings, which: int) -> None:
         """All rings at once, if all nodes answer."""
@@ -273,9 +288,12 @@ class Control:
 
         self._later(self._world.delay() * 2, answered)
 
+    def _is_asked(self, number: int) -> bool:
+        return self.state.planning.number == number and not self.state.planning.answered
+
     def _solve(self, number: int) -> None:
         def solved() -> None:
-            if self.state.planning.number != number or self.state.planning.answered:
+            if not self._is_asked(number):
                 return
             self.tell(answered(number, self._world.solve(self.core.problem)))
 
@@ -285,7 +303,7 @@ class Control:
 def solved(problem: Problem, *, fails: bool = False) -> Plan:
     """The real planner's answer, which does not depend on how fast this machine is."""
     if fails:
-        return FirstComeFirstServed().solve(problem)
+        return replace(FirstComeFirstServed().solve(problem), rung="shrink", note="planted: the solver has failed")
     ticks = count()
     return plan(problem, limit=1e6, clock=lambda: float(next(ticks)))
 

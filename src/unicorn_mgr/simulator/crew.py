@@ -44,6 +44,22 @@ class Process:
 
 
 @dataclass(slots=True, eq=False)
+class Host:
+    """A node."""
+
+    number: int
+    up: bool = True
+    lives: int = 1
+    slowness: float = 1.0
+    processes: dict[str, Process] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As the core knows it; sorts as its number does."""
+        return f"node-{self.number:06d}"
+
+
+@dataclass(slots=True, eq=False)
 class Crew:
     """The processes of a job, and their work."""
 

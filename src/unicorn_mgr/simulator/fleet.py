@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from unicorn_mgr.coordinator.liveness import halt_limit
 from unicorn_mgr.coordinator.settings import Settings
@@ -41,7 +40,7 @@ from unicorn_mgr.phases import Phase
 from unicorn_mgr.planner.problem import Policy
 from unicorn_mgr.simulator.brain import Brain
 from unicorn_mgr.simulator.costs import Costs
-from unicorn_mgr.simulator.crew import Crew, Process, Reuse
+from unicorn_mgr.simulator.crew import Crew, Host, Process, Reuse
 from unicorn_mgr.simulator.history import Doing, History
 from unicorn_mgr.simulator.scenario import Fault, Kind, Scenario, Work
 from unicorn_mgr.simulator.timeline import Timeline
@@ -59,22 +58,6 @@ FINGERPRINT = {"script": "simulated"}
 
 RETURN = "return to size"
 """What a job stands still for when its node is back."""
-
-
-@dataclass(slots=True, eq=False)
-class Host:
-    """A node."""
-
-    number: int
-    up: bool = True
-    lives: int = 1
-    slowness: float = 1.0
-    processes: dict[str, Process] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """As the core knows it; sorts as its number does."""
-        return f"node-{self.number:06d}"
 
 
 class Fleet:

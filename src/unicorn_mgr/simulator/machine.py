@@ -10,6 +10,7 @@ from unicorn_mgr.effects import agent as a
 from unicorn_mgr.messages import (
     Attach,
     Attached,
+    CheckpointComplete,
     CollectEvidence,
     Directive,
     ErrandDone,
@@ -222,6 +223,8 @@ class Machine:
                 training.retire(trainer)
             case GiveUp():
                 training.give_up(trainer, body)
+            case CheckpointComplete():
+                training.completed(trainer, body)
             case _:
                 pass
 

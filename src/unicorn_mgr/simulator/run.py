@@ -39,6 +39,8 @@ class Run:
     """Members that have done their part of the deal."""
     broken: bool = False
     """The open step is not finished in this epoch, or only by some."""
+    severed: bool = False
+    """Its members' connections are gone."""
     resumed: bool = False
     """Its members have told of the first step that they have finished in it."""
     stands_after: int | None = None

@@ -187,8 +187,8 @@ class Story:
         self._note(f"fault {number}")
         kinds: list[Callable[[], None]] = [
             self._kill, self._kill, self._throw, self._hang, self._hang, self._kill_agent, self._power_off,
-            self._freeze, self._part, self._cut, self._slow, self._coordinator_dies, self._coordinator_stalls,
-            self._operator,
+            self._freeze, self._part, self._cut, self._sever, self._slow, self._coordinator_dies,
+            self._coordinator_stalls, self._operator,
         ]  # fmt: skip
         self.draw.choice(kinds)()
 
@@ -252,6 +252,12 @@ class Story:
         self._note(f"the stream of {machine.name} breaks")
         self.world.line(machine).cut()
 
+    def _sever(self) -> None:
+        job = self.draw.choice(sorted(self.world.trainings) or [""])
+        if job:
+            self._note(f"the connections between the members of {job} break")
+            self.world.training(job).sever()
+
     def _slow(self) -> None:
         machine = self._machine()
         slowness = self.draw.choice([1.0, 1.5, 5.0])
@@ -260,10 +266,12 @@ class Story:
 
     def _coordinator_dies(self) -> None:
         control = self.world.control
-        how = self.draw.choice(["now", "before", "between"])
+        how = self.draw.choice(["now", "before", "between", "torn"])
         self._note(f"the coordinator dies: {how}")
         if how == "now":
             control.die()
+        elif how == "torn":
+            control.tear(self.draw.uniform(0.0, 1.0))
         else:
             control.dies_next = how
         self._later(0.2, 20.0, self._coordinator_begins)
@@ -271,6 +279,8 @@ class Story:
     def _coordinator_begins(self) -> None:
         control = self.world.control
         control.dies_next = ""
+        if control.torn:
+            control.die()
         if not control.up:
             control.start()
 

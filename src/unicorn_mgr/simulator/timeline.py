@@ -16,6 +16,11 @@ class Timeline:
         self._coming: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
 
+    @property
+    def waiting(self) -> int:
+        """So much has been arranged and has not happened yet."""
+        return len(self._coming)
+
     def at(self, when: float, do: Callable[[], None]) -> None:
         """Have this happen then; what should have happened already happens next."""
         heapq.heappush(self._coming, (max(when, self.now), next(self._order), do))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from unicorn_mgr.messages import (
+    CheckpointComplete,
     CheckpointWritten,
     Fact,
     Formed,
@@ -118,6 +119,16 @@ class Training:
 
         return tell
 
+    def sever(self) -> None:
+        """The connections between the members of the newest epoch break: all see an error, and nobody is gone."""
+        run = self.run
+        if run is None:
+            return
+        run.disturb()
+        run.severed = True
+        for trainer in run.members:
+            self._time.at(trainer.computed_at + SYMPTOM_SECONDS, self._symptom_of(trainer, run.epoch))
+
     def hang(self, trainer: Trainer) -> None:
         """Its main thread stands still, for ever."""
         self._disturb(trainer)
@@ -158,7 +169,7 @@ class Training:
     def _mend(self, trainer: Trainer) -> None:
         """Nobody is missing in the open step after all."""
         run = self.run_of(trainer)
-        if run is None or not run.broken or len(run.ready) < len(run.members):
+        if run is None or not run.broken or run.severed or len(run.ready) < len(run.members):
             return
         fine = all(t.acts and t.heard == run.epoch and not t.over for t in run.members)
         same = len({t.applied for t in run.members}) == 1
@@ -419,7 +430,14 @@ class Training:
         self._store(run, applied)
         for trainer in run.members:
             trainer.enter(Phase.WAITING, self._time.now)
-            self.say(trainer, Suspended(run.epoch, applied))
+
+    def completed(self, trainer: Trainer, word: CheckpointComplete) -> None:
+        """What it has written is the newest in storage: if all stand still for that, it says so."""
+        run = self.run_of(trainer)
+        if run is None or run.stands_after is None or trainer is not run.members[0] or not trainer.acts:
+            return
+        if trainer.heard == run.epoch and word.step == trainer.applied == run.last_step:
+            self.say(trainer, Suspended(run.epoch, word.step))
 
     def _leave_loop(self, trainer: Trainer, code: int = 0) -> None:
         """Its process ends by itself, soon."""

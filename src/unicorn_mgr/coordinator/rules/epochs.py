@@ -6,6 +6,7 @@ in their old order, and behind them the workers that have become ready.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from unicorn_mgr.coordinator.rules import Context
@@ -51,15 +52,13 @@ def life_ended(c: Context, job: Job) -> Iterator[Decision]:
 
 def _end_known(c: Context, worker: Worker) -> bool:
     """The process has ended, or its node is given up and has had the time to freeze it: it may only be cut off."""
-    return worker.exited is not None or (
-        not c.state.nodes[worker.node].usable and c.now >= _fenced_at(c.settings, c.state.nodes[worker.node])
-    )
+    return worker.exited is not None or c.now >= _fenced_at(c.settings, c.state.nodes[worker.node])
 
 
 def _fenced_at(settings: Settings, node: Node) -> float:
     """When an agent that hears no coordinator has stopped its workers for good, should it live."""
     given_up = node.phase in (NodePhase.LOST, NodePhase.ISOLATED)
-    return node.silent_at - settings.lease_seconds + settings.fence_seconds if given_up else 0.0
+    return node.silent_at - settings.lease_seconds + settings.fence_seconds if given_up else math.inf
 
 
 def granted(c: Context, job: Job) -> Iterator[Decision]:
@@ -141,8 +140,8 @@ def _reporter(job: Job) -> str:
 def _first(c: Context, job: Job) -> Iterator[Decision]:
     """A life begins when every seat's worker is ready, or enough have waited long enough."""
     ready = _joiners(c, job)
-    if not ready:
-        return
+    if not ready or len(job.seats) + len(job.barred) < job.spec.size_min:
+        return  # who has lost slots before it began waits for what the planner says
     here = {w.name for w in ready}
     coming = [w for w in job.unsettled() if w.phase in _COMING or (w.phase is WorkerPhase.READY and w.name not in here)]
     unfilled = set(job.seats) - {w.seat for w in job.alive()} - set(job.barred)
@@ -240,7 +239,7 @@ def deadlines(c: Context, job: Job) -> Iterator[float]:
     for worker in job.lost_members():
         yield worker.gone_at + s.death_batch_seconds
     cut_off = [w for w in _members(job) if not w.alive and w.exited is None]
-    yield from (_fenced_at(s, c.state.nodes[w.node]) for w in cut_off)
+    yield from (at for w in cut_off if (at := _fenced_at(s, c.state.nodes[w.node])) < math.inf)
     if job.symptom_at is not None:
         yield job.symptom_at + s.settle_seconds
     ready = _joiners(c, job)

@@ -1,0 +1,9 @@
+"""`--rewrite`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write what happens now into the stories")
