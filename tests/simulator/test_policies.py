@@ -226,6 +226,8 @@ def test_a_spare_may_be_lost_too() -> None:
 def test_a_process_is_restarted_where_it_was() -> None:
     history = lived(Spares(), scenario(work()), process(1000.0))
     assert [(since, doing) for since, doing, *_ in story(history)] == [(0.0, T), (1000.0, D), (1020.0, M), (1050.0, T)]
+    hang = lived(Spares(), scenario(work()), process(1000.0, kind=Kind.HANG))
+    assert [since for since, *_ in story(hang)] == [0.0, 1000.0, 1600.0, 1630.0]
 
 
 def test_a_slow_node_is_swapped_for_a_spare() -> None:
@@ -280,8 +282,8 @@ def test_nobody_hears_anything_of_a_hang_and_a_broken_connection_breaks_no_repli
     hang = lived(Elastic(), scenario(work()), process(1000.0, kind=Kind.HANG))
     assert story(hang)[1:4] == [
         (1000.0, D, 16, 0.0, "OOM"),
-        (1020.0, M, 16, 0.0, "OOM"),
-        (1045.0, T, 16, 120.0, "OOM"),
+        (1060.0, M, 16, 0.0, "OOM"),
+        (1085.0, T, 16, 120.0, "OOM"),
     ]
     link = lived(Elastic(), scenario(work()), process(1000.0, kind=Kind.LINK))
     assert story(link)[-1] == (1025.0, T, 16, 160.0, "")

@@ -120,6 +120,7 @@ def test_no_slot_ever_has_two_owners_and_none_is_forgotten(name: str) -> None:
             assert all(life.cluster.owner(place) == seat and life.cluster.is_up(place[0]) for place, seat in owned)
             assert len(owned) + life.cluster.free == life.cluster.up
             for job in life.jobs:
+                assert job.present == sum(place is not None for place in job.seats)
                 assert job.doing is not Doing.TRAINING or job.work.size_min <= job.size <= job.present
 
 

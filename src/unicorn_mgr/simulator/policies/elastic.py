@@ -144,7 +144,7 @@ class Elastic(Replicas):
     As torchft (github.com/meta-pytorch/torchft, its README and benchmarks of this project) and FT-HSDP
     (arXiv:2602.00277, abstract; the rest second-hand): a failed replica's group is relaunched by its launcher, the
     others throw the open step away and go on after a stall, which contains their detection of whatever ends or
-    breaks.  Only of a process that stands still nobody hears anything: that is detected before.  A replica that is
+    breaks.  Only of a process that stands still nobody hears anything, until a collective's timeout.  A replica that is
     mended stops all others for its rejoin.  With all replicas lost a job begins at its last checkpoint in storage.
 
     Parameters: `Costs.elastic_stall_seconds`, `elastic_rejoin_seconds`; a relaunch takes `setup_seconds`.
@@ -152,9 +152,12 @@ class Elastic(Replicas):
 
     name = "elastic"
 
+    timeout_seconds: ClassVar[float] = 60.0
+    """Of its collectives: torchft's own default, TORCHFT_TIMEOUT_SEC."""
+
     def detection(self, kind: Kind, costs: Costs) -> float:
         """Within the stall, but for what stands still."""
-        return costs.fast_detection_seconds if kind is Kind.HANG else self._noticing(costs)
+        return self.timeout_seconds if kind is Kind.HANG else self._noticing(costs)
 
     def stall(self, life: Life, job: Job, kind: Kind) -> float:  # noqa: ARG002 - the same for all jobs
         """What is left of it."""

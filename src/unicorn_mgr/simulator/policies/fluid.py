@@ -39,6 +39,8 @@ class Job:
     """Slots that it has when all is well."""
     seats: list[Place | None] = field(default_factory=list)
     """None: its slot was lost."""
+    present: int = 0
+    """Seats that have a slot."""
     doing: Doing = Doing.WAITING
     size: int = 0
     """Slots that compute, when it trains."""
@@ -63,11 +65,6 @@ class Job:
     unsaved_flop: float = 0.0
     unsaved_seconds: float = 0.0
     """Trained since the last checkpoint."""
-
-    @property
-    def present(self) -> int:
-        """Seats that have a slot."""
-        return sum(place is not None for place in self.seats)
 
 
 class Fluid(ABC):
@@ -187,6 +184,7 @@ class Life:
         self.slow.pop(node, None)
         for job, seat in self.cluster.fail(node):
             self.jobs[job].seats[seat] = None
+            self.jobs[job].present -= 1
             hit.setdefault(job, []).append(seat)
 
     def _returns(self, node: int) -> None:
@@ -246,6 +244,7 @@ class Life:
         """Free slots for new seats at the end."""
         seats = [(job.number, len(job.seats) + i) for i in range(number)]
         job.seats += self.cluster.take(seats)
+        job.present += number
         self.history.moves += number
 
     def fills(self, job: Job, seats: Iterable[int]) -> None:
@@ -253,18 +252,23 @@ class Life:
         lost = [(job.number, seat) for seat in seats if job.seats[seat] is None]
         for (_, seat), place in zip(lost, self.cluster.take(lost), strict=True):
             job.seats[seat] = place
+        job.present += len(lost)
         self.history.moves += len(lost)
 
     def keeps(self, job: Job, seats: Iterable[int]) -> None:
         """Of its seats these, in this order; the others' slots become free."""
         kept = list(seats)
+        if kept == list(range(len(job.seats))):
+            return
         staying = set(kept)
         for seat, place in enumerate(job.seats):
             if place is not None and seat not in staying:
                 self.cluster.give(place)
         job.seats = [job.seats[seat] for seat in kept]
+        job.present = 0
         for seat, place in enumerate(job.seats):
             if place is not None:
+                job.present += 1
                 self.cluster.renumber(place, (job.number, seat))
 
     # -- what jobs do --------------------------------------------------------------------

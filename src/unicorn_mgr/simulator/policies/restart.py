@@ -186,6 +186,8 @@ class Spares(Restart):
     so that the open step is all that is lost.  A node that computes slowly is evicted once that is noticed, if a
     spare is there (section 5).  Repaired nodes become spares.
 
+    What stands still is noticed by its lack of traffic for ten minutes (section 4).
+
     Without a spare the job waits until a node comes back, and then pays for pods that are new: its jobs have one
     layout, and the paper tells of rescheduling what is missing, never of going on with less.
     """
@@ -195,10 +197,16 @@ class Spares(Restart):
 
     slowness_min: ClassVar[float] = 1.1
     """What is slower than this is noticed: steps are up to a tenth longer without a reason (Unicron; recalled)."""
+    silence_seconds: ClassVar[float] = 600.0
+    """Without any traffic, after which a job counts as hung."""
 
     def first(self, scenario: Scenario) -> list[int]:
         """The optimum without the spares."""
         return best_sizes(scenario.jobs, scenario.capacity - scenario.spares * scenario.slots)
+
+    def detection(self, kind: Kind, costs: Costs) -> float:
+        """By inspections, but for what stands still."""
+        return self.silence_seconds if kind is Kind.HANG else super().detection(kind, costs)
 
     def queue(self, costs: Costs) -> float:  # noqa: ARG002 - like all others'
         """None: its pods live, and standbys are there."""
