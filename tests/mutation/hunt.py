@@ -27,6 +27,8 @@ from typing import Any
 
 import pytest
 
+from unicorn_mgr.coordinator import core
+
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = REPOSITORY / "src"
 
@@ -35,9 +37,9 @@ TESTS = (
         "admission", "agent_backups", "agent_core", "agent_cutoff", "core_backups", "core_better_shapes",
         "core_deadlines", "core_escalation", "core_formation", "core_gang", "core_handed", "core_healing",
         "core_nodes", "core_parts", "core_places", "core_planning", "core_preparation", "core_quarantine",
-        "core_recovery", "core_replicas", "core_restarts", "core_shapes", "core_stalls", "core_suspension", "deal",
-        "foresight", "known_defects", "liveness", "peers", "rendezvous", "simple_policy", "stalls", "throughput",
-        "transfers", "triage", "what_if",
+        "core_recovery", "core_replicas", "core_restarts", "core_shapes", "core_stalls", "core_suspension",
+        "core_times", "deal", "foresight", "known_defects", "liveness", "peers", "rendezvous", "simple_policy",
+        "stalls", "throughput", "transfers", "triage", "what_if",
     )),
     "tests/planner",
     "tests/protocol",
@@ -51,6 +53,8 @@ SWARM_SEEDS = 16
 
 CPU_SECONDS_MIN = int(os.environ.get("MUTANTS_CPU_SECONDS", "10"))
 CPU_FACTOR = 5
+DECISIONS_MAX = 2_000
+"""Rules that undo each other are noticed sooner."""
 MEMORY_BYTES = 6 << 30
 QUIET = Path(os.environ.get("MUTANTS_WAIT_FOR", "/nonexistent"))
 """While this file is there no further mutant is begun: somebody measures on this machine."""
@@ -142,6 +146,7 @@ class Hunt:
         began = time.monotonic()
 
         def live(write: Callable[[Any], None]) -> None:
+            core.DECISIONS_MAX = DECISIONS_MAX
             change.put()
             write({"put": True})
             for item, following in _pairs(concerned):

@@ -134,4 +134,16 @@ PLANTED = (
         "if c.state.paused or not wants_slots(job) or job.suspension is not None",
         "if not wants_slots(job) or job.suspension is not None",
     ),
+    Planted(
+        "a lost node that an operator drains is taken for one in reach",
+        "coordinator/record.py",
+        "node.draining = True\n            if node.phase not in (NodePhase.SILENT, NodePhase.LOST):",
+        "node.draining = True\n            if node.phase is not NodePhase.SILENT:",
+    ),
+    Planted(
+        "a job that has lost slots before it began begins with too few",
+        "coordinator/rules/epochs.py",
+        "if not ready or len(job.seats) + len(job.barred) < job.spec.size_min:",
+        "if not ready:",
+    ),
 )

@@ -55,6 +55,19 @@ def test_a_death_is_healed_from_its_first_sign_to_full_size(world: World) -> Non
     assert incident.escalations == []
 
 
+def test_nobody_joins_after_the_last_step(world: World) -> None:
+    """One member has come to the end, and the other is about to."""
+    world.train(size=2)
+    world.tell(e.WishesSet(world.request(), "gpt", 1.0, 0, 1, 3))
+    world.tell(e.PauseSet(world.request(), paused=True))
+    world.begin("gpt/2.0")
+    world.tell(e.WorkerTold("gpt/0.0", m.LoopEnded(9)))
+    world.take()
+    world.tell(e.PauseSet(world.request(), paused=False))
+    assert world.decisions(e.EpochGranted) == []
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/2.0"]
+
+
 def test_deaths_within_twenty_milliseconds_make_one_epoch(world: World) -> None:
     world.train()
     world.die("gpt/0.0")
@@ -229,6 +242,17 @@ def test_a_micro_batch_that_kills_two_workers_ends_the_job(world: World) -> None
     assert given_up.reason.startswith("micro-batch 3 of step 7 was open on gpt/0.0, gpt/1.0\nkilled by SIGSEGV")
     saves = {worker: word.save for worker, word in world.directives(m.GiveUp)}
     assert saves == {"gpt/0.1": False, "gpt/2.0": True}, "the first living member saves what all have"
+
+
+def test_a_job_that_two_micro_batches_have_killed_is_given_up_once(world: World) -> None:
+    """Both are found at the same moment when nobody only observes any more."""
+    world.train(size=2, observe=True)
+    for worker in ("gpt/0.0", "gpt/1.0"):
+        for number in (3, 4):
+            world.tell(e.WorkerDying(worker, "mutex", m.Sample(worker, step=7, micro_batch=number)))
+    assert world.decisions(e.PoisonFound) == []
+    world.tell(e.ObserveSet(world.request(), "gpt", observe=False))
+    assert len(world.decisions(e.PoisonFound)) == len(world.decisions(e.JobGivenUp)) == 1
 
 
 def test_a_poisoned_micro_batch_is_skipped_if_the_job_says_so(world: World) -> None:

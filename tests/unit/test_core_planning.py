@@ -147,6 +147,8 @@ def test_an_answer_to_an_older_question_changes_nothing(world: Planned) -> None:
     assert world.sizes() == {"gpt": 0, "other": 0}
     world.answer()
     assert world.sizes() == {"gpt": 3, "other": 3}
+    assert world.answer(first) == []
+    assert world.state.planning.answered
 
 
 def test_an_answer_that_does_not_fit_is_asked_for_again(world: Planned) -> None:

@@ -6,6 +6,7 @@ and loaded: both must be the state that was lived.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -228,6 +229,8 @@ class World:
             assert len(workers) <= 2, f"{[w.name for w in workers]} are on {place}"
             members = [w.name for w in workers if w.was_member]
             assert len(members) <= 1, f"{members} are both members on {place}"
+        kinds_of = Counter(f"{i.cause}|{i.severity}" for i in self.incidents)
+        assert self.state.counters.incidents == kinds_of, "incidents are miscounted"
         for incident in self.incidents:
             assert len(set(incident.escalations)) == len(incident.escalations), "each at most once"
 

@@ -18,6 +18,9 @@ FromJournalOption = typer.Option(
 IncidentsOption = typer.Option(
     None, "--incidents", metavar="FILE", help="Write a row for each fault of each run: what it has cost."
 )
+SwarmSeedOption = typer.Option(
+    None, "--swarm-seed", metavar="N", min=0, help="In place of a scenario: the hostile history to live through."
+)
 
 
 def register(app: typer.Typer) -> None:
