@@ -63,8 +63,8 @@ class Section:
 SECTIONS = {
     section.scenario: section
     for section in (
-        Section("unicron-trace-a", (OURS, *OTHERS), 100, 20),
-        Section("unicron-trace-b", (OURS, *OTHERS), 100, 20, Aim("ratio", 2.1)),
+        Section("unicron-trace-a", (OURS, *OTHERS), 100, 10),
+        Section("unicron-trace-b", (OURS, *OTHERS), 100, 10, Aim("ratio", 2.1)),
         Section("llama3-16k", LARGE, 3, 1),
         Section("byterobust-9600", LARGE, 3, 1, Aim("ettr", 0.995)),
         Section("fireflyer-10k", LARGE, 1, 1),
@@ -72,8 +72,8 @@ SECTIONS = {
         Section("fthsdp-100k", LARGE, 1, 1, Aim("ettr", 0.95)),
     )
 }
-ABLATED, ABLATED_SEEDS = ("unicron-trace-a", "unicron-trace-b"), 20
-MOVED, MOVED_SEEDS, MOVED_POLICIES = "unicron-trace-b", 10, (OURS, "megatron", "elastic")
+ABLATED, ABLATED_SEEDS = ("unicron-trace-a", "unicron-trace-b"), 10
+MOVED, MOVED_SEEDS, MOVED_POLICIES = "unicron-trace-b", 5, (OURS, "megatron", "elastic")
 
 HEAD = (
     *("policy", "WAF over megatron", "at low to high costs", "ETTR", "at low to high costs", "worst hour"),

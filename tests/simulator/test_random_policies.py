@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from random import Random
 
 import pytest
@@ -104,6 +107,31 @@ def test_the_same_again_and_in_any_order_of_faults_of_a_moment(name: str) -> Non
         mixed = sorted(Random(seed).sample(faults, len(faults)), key=lambda fault: fault.at)
         once, again = (POLICIES[name]().live(scenario, some, COSTS, seed) for some in (faults, mixed))
         assert written(once) == written(again)
+
+
+LIVED = """
+from unicorn_mgr.simulator import costs, scenario_file
+from unicorn_mgr.simulator.policies.registry import POLICIES
+loaded = scenario_file.load("unicron-trace-b")
+for name in POLICIES:
+    if not name.startswith("ours"):
+        history = POLICIES[name]().live(loaded.scenario, loaded.faults(7), costs.load(), 7)
+        print(name, history.waf, history.changes, history.repeats, history.idle)
+"""
+
+
+def test_hash_seeds_change_nothing() -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", LIVED],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    assert len(said) == 1
+    assert b"megatron" in said.pop()
 
 
 @pytest.mark.parametrize("name", FLUID)

@@ -146,7 +146,7 @@ class _Watch:
     def __init__(self, state: ClusterState, begins: float, jobs: Sequence[str]) -> None:
         self._state, self._begins = state, begins
         self._trails = {job: _Trail(steps_redone=state.jobs[job].steps_redone) for job in jobs}
-        self._incidents: list[tuple[Incident, str, int]] = []
+        self._incidents: dict[str, tuple[Incident, str, int]] = {}
         """With the node and the slot of its worker."""
         self._away: dict[str, _Absence] = {}
         self._slow: dict[str, _Absence] = {}
@@ -166,6 +166,8 @@ class _Watch:
         record(self._state, event, at)
         if isinstance(event, e.SlotsAssigned):
             self._moves += len(self._places(event.job) - places)
+        if isinstance(event, e.IncidentOpened | e.IncidentExplained):
+            self._named(self._state.incidents[event.incident])
         if isinstance(event, e.IncidentOpened):
             self._opened(self._state.incidents[event.incident], at)
         if isinstance(event, _OF_NODES):
@@ -178,10 +180,13 @@ class _Watch:
         found = self._state.jobs.get(job)
         return set(found.seats.values()) if found is not None else set()
 
-    def _opened(self, incident: Incident, at: float) -> None:
+    def _named(self, incident: Incident) -> None:
+        """Its culprit, who may turn out to be another than the one who showed the first sign."""
         worker = self._state.worker(incident.worker)
         node, slot = (worker.node, worker.slot) if worker is not None else (incident.node, 0)
-        self._incidents.append((incident, node, slot))
+        self._incidents[incident.id] = (incident, node, slot)
+
+    def _opened(self, incident: Incident, at: float) -> None:
         trail = self._trails.get(incident.job)
         if trail is None or self._state.jobs[incident.job].down_since is None:
             return
@@ -251,7 +256,7 @@ class _Watch:
         explained = set()
         for absence in absences:
             cause, since = absence.cause, absence.since
-            for incident, _, _ in self._incidents:
+            for incident, _, _ in self._incidents.values():
                 if _explains(incident, absence):
                     explained.add(incident.id)
                     cause, since = incident.cause, max(self._begins, min(since, incident.occurred_at))
@@ -263,7 +268,7 @@ class _Watch:
                 repair_seconds=absence.until - since,
                 slowness=absence.slowness,
             )
-        for incident, node, slot in self._incidents:
+        for incident, node, slot in self._incidents.values():
             if incident.id not in explained and incident.job in self._trails and node:
                 number, index = nodes.place(node, slot)
                 at = max(0.0, incident.occurred_at - self._begins)

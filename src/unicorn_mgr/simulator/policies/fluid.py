@@ -16,6 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import ClassVar
 
@@ -113,8 +114,7 @@ class Life:
         self._back: dict[int, tuple[float, int]] = {}
         """When a lost node is back, and by which fault it went."""
         self._queue: list[tuple[float, int, int, Callable[[], None]]] = [
-            (fault.at, FAULTS, number, lambda number=number: self._breaks(number))  # type: ignore[misc]
-            for number, fault in enumerate(self.faults)
+            (fault.at, FAULTS, number, partial(self._breaks, number)) for number, fault in enumerate(self.faults)
         ]
         heapify(self._queue)
         self._sequence = len(self.faults)
