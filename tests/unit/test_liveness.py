@@ -169,7 +169,6 @@ def test_whoever_stands_inside_a_step_beside_a_silent_worker_of_its_replica_wait
     """In a collective of FSDP2, for example: nobody tells it that the other end is gone."""
     state, live, job = training(4)
     job.spec = JobSpec(name="gpt", replica={"shard": 2}, replica_size=2)
-    job.step_seconds = 0.5
     state.nodes["n1"].phase = NodePhase.SILENT
     places = {0: Phase.COMPUTE, 2: Phase.REDUCE, 3: Phase.REDUCE}
 
@@ -179,15 +178,15 @@ def test_whoever_stands_inside_a_step_beside_a_silent_worker_of_its_replica_wait
         live.beats["n1"] = 40.0
         return any(isinstance(c, JobHalted) for c in live.poll(state, 50.0))
 
-    job.step_seconds = 2.0
-    assert not halted(1.9), "a step is waited for"
+    job.step_seconds = 4.0
+    assert not halted(1.9), "half a step is waited for"
     assert not halted(9.0, n2=Phase.COMPUTE), "in a whole replica somebody computes"
     assert not halted(9.0, n0=Phase.USER), "it may evaluate"
     assert halted(2.1)
     for name in ("n2", "n3"):
         state.nodes[name].phase = NodePhase.SILENT
-    assert not halted(5.9), "nobody else has come to the end of the step: three are waited for"
-    assert halted(6.1)
+    assert not halted(11.9), "nobody else has come to the end of the step: three are waited for"
+    assert halted(12.1)
     for name in ("n2", "n3"):
         state.nodes[name].phase = NodePhase.UP
     job.step_seconds = 0.0
@@ -199,7 +198,7 @@ def test_long_steps_are_waited_for() -> None:
     job.step_seconds = 20.0
     state.nodes["n2"].phase = NodePhase.SILENT
     for i in range(2):
-        live.beat(f"n{i}", (place(i, Phase.REDUCE, quiet=19.0),), 50.0)
+        live.beat(f"n{i}", (place(i, Phase.REDUCE, quiet=9.0),), 50.0)
     assert [c for c in live.poll(state, 50.0) if isinstance(c, JobHalted)] == []
     assert [c for c in live.poll(state, 51.0) if isinstance(c, JobHalted)] != []
 

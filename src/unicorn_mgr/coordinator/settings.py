@@ -23,8 +23,8 @@ class Settings(BaseModel):
     """Without a heartbeat for this long a node is silent."""
     halt_seconds: Seconds = 1.0
     """Members that all wait for a silent node's for longer than this are halted: nothing on it goes on."""
-    halt_factor: Annotated[float, Field(ge=0)] = 1.0
-    """They wait for at least this many typical steps, as a worker that is slow, and not gone, holds a step up, too."""
+    halt_factor: Annotated[float, Field(ge=0)] = 0.5
+    """They wait for at least this share of a typical step, as a worker that is slow, and not gone, holds it up, too."""
     silence_seconds_max: Seconds = 30.0
     """A silent node without a job that goes on is lost after this."""
     fence_seconds: Seconds = 120.0
