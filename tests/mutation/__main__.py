@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     fates = hunt([*map(planted_change, planted), *map(mutant_change, mutants)], say)
     reasons = reasons_of(REASONS.read_text())
-    text = report(asked.seed, fates[: len(planted)], mutants, fates[len(planted) :], reasons)
+    text = report(
+        f"Seed {asked.seed}, commit {commit()}", fates[: len(planted)], mutants, fates[len(planted) :], reasons
+    )
     if asked.report is not None:
         asked.report.write_text(text)
     say(f"{text}\n{time.monotonic() - began:.0f} s")
@@ -94,6 +97,12 @@ def planted_change(planted: Planted) -> Change:
     return Change(f"planted: {planted.name}", tuple(place_of(path, name) for name in changed), put)
 
 
+def commit() -> str:
+    """What the mutants are drawn from."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def reasons_of(text: str) -> dict[str, str]:
     """By mutant, why it may survive."""
     found: dict[str, str] = {}
@@ -108,7 +117,7 @@ def reasons_of(text: str) -> dict[str, str]:
 
 
 def report(
-    seed: int, planted: Sequence[Fate], mutants: Sequence[Mutant], fates: Sequence[Fate], reasons: dict[str, str]
+    drawn_from: str, planted: Sequence[Fate], mutants: Sequence[Mutant], fates: Sequence[Fate], reasons: dict[str, str]
 ) -> str:
     """For `docs/mutants.md`."""
     survivors = [m for m, f in zip(mutants, fates, strict=True) if not f.killer]
@@ -123,7 +132,7 @@ def report(
         "A mutant that no test notices is either no mistake at all, which the last column explains, or lacks a test.",
         "This page is written by `--report` (`tests/mutation`).",
         "",
-        f"Seed {seed}: {noticed}, {len(known)} make no difference that matters, {len(unknown)} need a test.",
+        f"{drawn_from}: {noticed}, {len(known)} make no difference that matters, {len(unknown)} need a test.",
     ]
     if planted:
         lines += ["", f"Planted bugs: {sum(bool(f.killer) for f in planted)} of {len(planted)} are found.", ""]

@@ -44,6 +44,8 @@ TESTS = (
     "tests/planner",
     "tests/protocol",
     "tests/stories",
+    "tests/worker/test_siblings.py",
+    "tests/worker/test_snapshots.py",
     "tests/simulator/test_swarm.py",
 )  # fmt: skip
 """Those of cores, that take no clusters and no processes."""

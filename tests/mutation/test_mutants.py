@@ -161,8 +161,14 @@ def test_a_report_lists_survivors_with_their_reasons() -> None:
     reasons = reasons_of(f"# comment\n{known.what}\n  it is\n  the same\n")
     assert reasons == {"src/unicorn_mgr/a.py x: a + b -> a - b": "it is the same"}
     fates = [Fate(""), Fate(""), Fate("", "tests/unit/test_a.py::test_b")]
-    text = report(7, [Fate("planted: a bug", "tests/unit/test_a.py::test_b")], [known, unknown, dead], fates, reasons)
-    assert "Seed 7: 1 of 3 mutants are noticed, 1 make no difference that matters, 1 need a test." in text
+    text = report(
+        "Seed 7, commit abc",
+        [Fate("planted: a bug", "tests/unit/test_a.py::test_b")],
+        [known, unknown, dead],
+        fates,
+        reasons,
+    )
+    assert "Seed 7, commit abc: 1 of 3 mutants are noticed, 1 make no difference that matters, 1 need a test." in text
     assert "| a bug | `test_a.py: test_b` |" in text
     assert "| a.py:5 x | operator: `a + b` is `a - b` | it is the same |" in text
     assert "| a.py:5 y | operator: `a + b` is `a - b` | none yet |" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from planner.oracles import PATIENT, after, check, problems
 
 from unicorn_mgr.planner.choices import Grade, sizes_of
 from unicorn_mgr.planner.packing import packed
-from unicorn_mgr.planner.placement import Unplaceable
+from unicorn_mgr.planner.placement import Room, Unplaceable, Wish
 from unicorn_mgr.planner.planner import plan, wish_of
 from unicorn_mgr.planner.problem import Costs, Demand, Node, Place, Problem
 
@@ -275,6 +275,21 @@ def test_replicas_stay_whole_within_a_node() -> None:
     odd = (Node("n0", tuple(range(7))), Node("n1", tuple(range(8))))
     made = plan(Problem(odd, (demand("tp", 4, 16, replica=4),)))
     assert Counter(n for n, _ in made.seats["tp"].values()) == {"n0": 4, "n1": 8}
+
+
+@pytest.mark.parametrize(("within", "room"), [("node", 4 + 8), ("domain", 16)])
+def test_room_is_counted_in_whole_replicas(within: Literal["node", "domain"], room: int) -> None:
+    rack = (Node("n0", tuple(range(7))), Node("n1", tuple(range(9))))
+    wanted = replace(demand("tp", 4, 16, replica=4), within=within)
+    assert Wish(wanted, 16, Grade(rack[0].device, 1.0), frozen=False).room_in(rack) == room
+
+
+def test_a_rack_that_is_full_is_not_offered_in_place_of_an_empty_one() -> None:
+    racks = (Node("n0", (0, 1), domain="a"), Node("n1", (0, 1), domain="b"))
+    wanted = Wish(demand("gpt", 2, 2, domains=1), 2, Grade(racks[0].device, 1.0), frozen=False)
+    room = Room.of(Problem(racks, (wanted.demand,)), [])
+    room.fill(wanted, {}, {"n0": 2})
+    assert room.offers(wanted, 2) == {"n1": 2}
 
 
 def test_replicas_wider_than_a_node_stay_within_a_rack() -> None:

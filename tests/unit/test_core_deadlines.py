@@ -136,6 +136,7 @@ def test_time_alone_changes_what_a_waiting_job_needs() -> None:
         (490.0, 2, 3, "needs 3 slots"),
         (240.0, 4, 4, "even on 4 slots it is late"),
         (200.0, 4, 0, "can't be kept"),
+        (0.5, 4, 0, "can't be kept"),
         (-1.0, 4, 0, "has passed"),
     ],
 )

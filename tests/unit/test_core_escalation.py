@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from unit.world import World, kinds, stories
@@ -221,6 +222,14 @@ def test_a_broken_device_is_isolated_at_once(world: World) -> None:
     assert world.members() == ["gpt/0.0", "gpt/2.0"]
 
 
+def test_while_actions_are_paused_no_node_is_isolated(world: World) -> None:
+    world.train()
+    world.tell(e.PauseSet(world.request(), paused=True))
+    broken = m.Raised("RuntimeError", "CUDA error: uncorrectable ECC error encountered", "Traceback\n")
+    assert kinds(world.tell(e.WorkerTold("gpt/1.0", broken))) == ["IncidentOpened"]
+    assert "NodeIsolated" in kinds(world.tell(e.PauseSet(world.request(), paused=False)))
+
+
 def test_a_link_error_that_ended_its_process_is_answered_by_a_restart(world: World) -> None:
     world.train()
     reset = m.Raised("ConnectionResetError", "[Errno 104] Connection reset by peer", "Traceback\n")
@@ -229,6 +238,16 @@ def test_a_link_error_that_ended_its_process_is_answered_by_a_restart(world: Wor
     assert (incident.cause, incident.severity) == ("connection_reset", "SEV2")
     assert incident.escalations == ["SEV2"]
     assert any("escalated to SEV2: gpt/1.0 has ended: its process is restarted" in line for line in stories(world))
+
+
+@pytest.mark.parametrize("spec", [{}, {"observe": True}], ids=["paused", "observed"])
+def test_nothing_is_escalated_where_nothing_is_to_be_done(world: World, spec: dict[str, Any]) -> None:
+    world.train(**spec)
+    if not spec:
+        world.tell(e.PauseSet(world.request(), paused=True))
+    reset = m.Raised("ConnectionResetError", "[Errno 104] Connection reset by peer", "Traceback\n")
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", 1, reset)))
+    assert (world.incident().severity, world.incident().escalations) == ("SEV3", [])
 
 
 # -- the link -------------------------------------------------------------------------------

@@ -231,6 +231,14 @@ def test_the_others_of_a_replica_do_not_wait_in_vain_for_one_that_had_left_nothi
     assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/0.0"]
 
 
+def test_nor_for_one_that_had_left_its_part_of_an_earlier_step(world: Handing) -> None:
+    world.tell(*(e.WorkerTold(f"gpt/{seat}.0", m.LoopEnded(99)) for seat in range(4)))
+    world.hand(1, 89)
+    world.hand(0, 99)
+    world.tell(e.WorkerExited(m.Exited("gpt/1.0", -9)))
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/0.0"]
+
+
 def test_nobody_is_ended_for_one_that_has_left_its_part(world: Handing) -> None:
     world.tell(*(e.WorkerTold(f"gpt/{seat}.0", m.LoopEnded(99)) for seat in range(4)))
     for seat in (0, 1):

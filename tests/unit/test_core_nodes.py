@@ -110,6 +110,15 @@ def test_nothing_is_started_on_a_silent_node(new_world: NewWorld) -> None:
     assert [o.node for o in world.decisions(e.WorkerOrdered)] == ["n0"]
 
 
+def test_an_empty_node_is_lost_at_the_moment_that_ends_its_time(new_world: NewWorld) -> None:
+    """Nothing else may happen for long."""
+    world = new_world(nodes=2)
+    world.tell(e.NodeSilent("n1", 2.5))
+    assert world.wait(27.25) == []
+    world.now += 0.25
+    assert "NodeLost" in kinds(world.tell(e.TimePassed()))
+
+
 # -- the breaker ----------------------------------------------------------------------------
 
 
@@ -138,6 +147,14 @@ def test_nodes_that_come_back_together_are_all_spared(new_world: NewWorld) -> No
     assert decided == [e.BreakerReset()]
     assert {node.phase for node in world.state.nodes.values()} == {NodePhase.UP}
     assert silence(world, "n4") == [], "what was halted then says nothing of a silence now"
+
+
+def test_nodes_that_nobody_counts_on_are_no_part_of_those_that_are_silent_at_once(new_world: NewWorld) -> None:
+    world = new_world(nodes=9)
+    for node in ("n6", "n7", "n8"):
+        world.tell(e.NodeDrained(world.request(), node))
+    world.tell(*(e.NodeSilent(f"n{i}", 3.0) for i in range(3)))
+    assert world.state.breaker.startswith("3 of 6 nodes")
 
 
 def test_the_time_that_a_silence_takes_begins_anew_when_the_breaker_resets(new_world: NewWorld) -> None:

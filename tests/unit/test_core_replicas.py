@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import pytest
@@ -253,6 +254,38 @@ def test_neighbours_are_not_taken_apart_for_the_sake_of_memory(been: dict[str, t
     assert sorted(ordered.values()) == sorted(planned.values())
     job.seats = planned
     assert near_memory(job, ordered) == planned, "who is there stays there"
+
+
+def ordered_in(replica: dict[str, int], been: dict[str, tuple[int, ...]], **spec: Any) -> str:
+    """The nodes that the positions of a replica are given, planned on abba, or on that twice."""
+    size = prod(replica.values())
+    asked = JobSpec("gpt", ("true",), replica=replica, replica_size=size, **spec)
+    workers = [Worker(f"gpt/{p}.0", "gpt", p, node, 0, 0.0) for node, those in been.items() for p in those]
+    job = Job("gpt", asked, 0.0, workers={w.name: w for w in workers})
+    places = [(node, slot) for slot, node in enumerate("abba" * (size // 4))]
+    return "".join(node for node, _ in near_memory(job, dict(enumerate(places))).values())
+
+
+def test_who_is_a_neighbour_follows_from_the_innermost_axis() -> None:
+    """Of a plan that has the two in the middle together: only along one axis of four are they neighbours."""
+    been: dict[str, tuple[int, ...]] = {"a": (0, 2), "b": (1, 3)}
+    assert ordered_in({"shard": 4}, been, snapshot_budget=0.005) == "abba"
+    assert ordered_in({"shard": 2, "tensor": 2}, been, snapshot_budget=0.005) == "abab"
+    twice: dict[str, tuple[int, ...]] = {"a": (0, 2, 4, 6), "b": (1, 3, 5, 7)}
+    assert ordered_in({"shard": 4, "tensor": 2}, twice, snapshot_budget=0.005) == "abababab"
+
+
+def test_a_job_without_snapshots_finds_nothing_in_memory() -> None:
+    assert ordered_in({"shard": 2, "tensor": 2}, {"a": (0, 2), "b": (1, 3)}) == "abba"
+
+
+def test_while_actions_are_paused_nobody_goes_with_the_one_that_is_lost(world: World) -> None:
+    world.train("gpt", 4, 2, **SPLIT)
+    world.tell(e.PauseSet(world.request(), paused=True))
+    world.die("gpt/3.0")
+    assert world.decisions(e.WorkerCondemned) == []
+    world.tell(e.PauseSet(world.request(), paused=False))
+    assert [d.worker for d in world.decisions(e.WorkerCondemned)] == ["gpt/2.0"]
 
 
 def test_the_same_exception_in_every_replica_is_the_programs(world: World) -> None:

@@ -313,6 +313,16 @@ def test_a_pause_holds_it_where_it_is(world: Shaped) -> None:
     assert world.changes() == [TWO]
 
 
+def test_an_answer_that_comes_in_a_pause_changes_nothing_yet(world: Shaped) -> None:
+    world.attach("small", slots=2)
+    world.submit("gpt", 2, 4, **SHAPES)
+    world.tell(e.PauseSet(world.request(), True))
+    world.answer()
+    assert world.changes() == []
+    world.tell(e.PauseSet(world.request(), False))
+    assert world.changes() == [TWO]
+
+
 def test_what_is_lost_is_left_alone_in_observe_mode(world: Shaped) -> None:
     world.begun()
     world.tell(e.ObserveSet(world.request(), "gpt", True))

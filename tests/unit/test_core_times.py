@@ -38,6 +38,15 @@ def test_a_job_is_down_from_its_first_failure_on(world: World) -> None:
     assert world.job().down_since == began
 
 
+def test_nobody_waits_for_full_size_any_more_when_the_loop_has_ended(world: World) -> None:
+    world.train()
+    world.die("gpt/1.0")
+    world.wait(0.02)
+    world.resume(step=5)
+    assert world.incident().open
+    assert e.IncidentClosed("inc-1", "the loop has ended") in world.tell(e.WorkerTold("gpt/0.0", m.LoopEnded(9)))
+
+
 def test_what_happens_before_a_job_has_begun_holds_nothing_up(world: World) -> None:
     world.submit()
     world.begin("gpt/0.0")
