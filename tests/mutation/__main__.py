@@ -1,6 +1,6 @@
 """`make mutants`: draw mutants of the cores, run the tests on each, and say which survive.
 
-python -m mutation [--seed 1] [--count 100] [--only SUBSTRING] [--report docs/mutants.md]
+python -m mutation [--seed 1] [--count 100] [--only SUBSTRING] [--report FILE]
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def reasons_of(text: str) -> dict[str, str]:
 def report(
     drawn_from: str, planted: Sequence[Fate], mutants: Sequence[Mutant], fates: Sequence[Fate], reasons: dict[str, str]
 ) -> str:
-    """For `docs/mutants.md`."""
+    """In words; what is worth keeping of it is told in `docs/mutants.md`."""
     survivors = [m for m, f in zip(mutants, fates, strict=True) if not f.killer]
     known = [m for m in survivors if m.what in reasons]
     unknown = [m for m in survivors if m.what not in reasons]
@@ -130,7 +130,6 @@ def report(
         "`make mutants SEED=1 COUNT=100` changes the cores in so many places, one at a time, as somebody who makes a",
         "mistake might, and runs on each the tests that reach it: core tests, stories, a few histories of the swarm.",
         "A mutant that no test notices is either no mistake at all, which the last column explains, or lacks a test.",
-        "This page is written by `--report` (`tests/mutation`).",
         "",
         f"{drawn_from}: {noticed}, {len(known)} make no difference that matters, {len(unknown)} need a test.",
     ]

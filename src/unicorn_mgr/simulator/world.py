@@ -140,8 +140,8 @@ class World:
         return trainer.done_at(self.timeline.now) < len(trainer.todo)
 
     def hang(self, trainer: Trainer) -> None:
-        """Its main thread stands still."""
-        if trainer.alive and not trainer.hung:
+        """Its main thread stands still; what a script does after its loop may take for ever, and is no fault."""
+        if trainer.alive and not trainer.hung and not trainer.over:
             self.training(trainer.job).hang(trainer)
 
     def slow(self, machine: Machine, slowness: float) -> None:
