@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,24 @@ def test_a_foreign_file_and_an_empty_journal_are_refused(tmp_path: Path) -> None
     Store(tmp_path / "empty").close()
     problem = unicorn("simulate", "--from-journal", str(tmp_path / "empty")).problem
     assert problem.endswith("nothing has happened in it; give one of a cluster that has run jobs")
+
+
+def test_where_the_beginning_is_gone_the_snapshot_is_the_beginning(world: World, tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    world.train(throughput={1: 1e12, 2: 2e12, 3: 3e12})
+    store.append([(at, 1e9 + at, entry) for at, entry in world.journal])
+    store.snapshot(world.state, world.now)
+    known = len(world.journal)
+    world.wait(3_600.0)
+    world.die("gpt/1.0")
+    world.regroup()
+    world.wait(3_600.0)
+    world.tell(e.JobProgressed("gpt", 9, 0.5))
+    store.append([(at, 1e9 + at, entry) for at, entry in world.journal[known:]])
+    with sqlite3.connect(store.folder / "journal.sqlite") as database:
+        database.execute("DELETE FROM entries WHERE number <= 5")
+    database.close()
+    found = simulated("--from-journal", str(store.folder), *TWO)
+    store.close()
+    assert (found["faults"], found["jobs"]) == (1.0, ["gpt"])
+    assert 3_600.0 <= found["duration_seconds"] < 2 * 3_600.0 + 60.0

@@ -65,44 +65,48 @@ class Lived:
 
 def retell(state: ClusterState, entries: Sequence[Entry], name: str) -> Retold:
     """The longest stretch with the same jobs, of entries that follow this state.  Raises `BadScenario`."""
-    begins, ends, jobs = _stretch(state, entries, name)
-    before = [entry for entry in entries if entry.at <= begins]
-    for entry in before:
+    first, last, jobs = _stretch(state, entries, name)
+    for entry in entries[:first]:
         record(state, entry.event, entry.at)
-    watch = _Watch(state, begins, jobs)
-    for entry in entries[len(before) :]:
-        if entry.at > ends:
-            break
+    watch = _Watch(state, _at(entries, first), jobs)
+    for entry in entries[first:last]:
         watch.follow(entry)
-    return watch.told(ends, name)
+    return watch.told(_at(entries, last), name)
 
 
-def _stretch(state: ClusterState, entries: Sequence[Entry], name: str) -> tuple[float, float, tuple[str, ...]]:
-    """Between which moments the same jobs were in training, for the longest time; and which."""
+def _at(entries: Sequence[Entry], number: int) -> float:
+    """When so many of them had happened."""
+    return entries[max(0, number - 1)].at
+
+
+def _stretch(state: ClusterState, entries: Sequence[Entry], name: str) -> tuple[int, int, tuple[str, ...]]:
+    """After how many entries the same jobs are in training for the longest time, until how many; and which."""
     if not entries:
         raise BadScenario(f"journal: {name}: nothing has happened in it; give one of a cluster that has run jobs")
     training = [job.name for job in state.jobs.values() if job.started_at and not job.over]
-    found: tuple[float, float, tuple[str, ...]] = (0.0, 0.0, ())
-    since = entries[0].at
-    for at, now_training in (*_trainings(training, entries), (entries[-1].at, [])):
-        if training and at - since > found[1] - found[0]:
-            found = (since, at, tuple(training))
-        since, training = at, now_training
+    found: tuple[int, int, tuple[str, ...]] = (0, 0, ())
+    longest, since = 0.0, 0
+    for number, now_training in (*_trainings(training, entries), (len(entries), [])):
+        seconds = _at(entries, number) - _at(entries, since)
+        if training and seconds > longest:
+            longest, found = seconds, (since, number, tuple(training))
+        since, training = number, now_training
     if not found[2]:
         raise BadScenario(f"journal: {name}: no job has trained in it; give one of a cluster that has run jobs")
     return found
 
 
-def _trainings(begun: Sequence[str], entries: Sequence[Entry]) -> Iterator[tuple[float, list[str]]]:
+def _trainings(begun: Sequence[str], entries: Sequence[Entry]) -> Iterator[tuple[int, list[str]]]:
+    """After how many entries which jobs are in training, from each change to the next."""
     training = list(begun)
-    for entry in entries:
+    for number, entry in enumerate(entries, 1):
         match entry.event:
             case e.TransitionEnded(job) if job not in training:
                 training = [*training, job]
-                yield entry.at, training
+                yield number, training
             case e.JobEnded(job) if job in training:
                 training = [name for name in training if name != job]
-                yield entry.at, training
+                yield number, training
 
 
 # -- what happened --------------------------------------------------------------------------
