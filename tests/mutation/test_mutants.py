@@ -122,7 +122,16 @@ def test_a_planted_bug_can_be_planted(planted: Planted) -> None:
     assert len({p.name for p in PLANTED}) == len(PLANTED) >= 15
 
 
+MEETING = """
+from unicorn_mgr.coordinator.rendezvous import Rendezvous
+from unicorn_mgr.messages import Published
+
+def test_nobody_meets():
+    assert Rendezvous().publish("gpt", Published()) == (None, (), False)
+"""
+
 HUNT = """
+import sys
 from unicorn_mgr.coordinator import rendezvous
 from mutation.hunt import Change, hunt, place_of
 from mutation.__main__ import drawn, mutant_change
@@ -135,15 +144,17 @@ def forever(self, job, note):
 nobody = mutant_change(drawn(1, 1, "triage")[0])
 publish = place_of("src/unicorn_mgr/coordinator/rendezvous.py", "Rendezvous.publish")
 changes = [Change("none", (publish,), lambda: None), Change("loops", (publish,), loops), nobody]
-fates = hunt(changes, lambda line: None, ("tests/unit/test_rendezvous.py",))
+fates = hunt(changes, lambda line: None, sys.argv[1:])
 print(*((fate.killer.rpartition("::")[2], fate.tests > 0) for fate in fates), sep="\\n")
 """
 
 
-def test_a_hunt_tells_who_is_noticed_who_never_ends_and_whom_nobody_calls() -> None:
+def test_a_hunt_tells_who_is_noticed_who_never_ends_and_whom_nobody_calls(tmp_path: Path) -> None:
+    test = tmp_path / "test_meeting.py"
+    test.write_text(MEETING)
     paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY / "tests")])
     ran = subprocess.run(
-        [sys.executable, "-c", HUNT],
+        [sys.executable, "-c", HUNT, str(test)],
         env={**os.environ, "PYTHONPATH": paths, "MUTANTS_CPU_SECONDS": "1"},
         cwd=REPOSITORY,
         capture_output=True,
