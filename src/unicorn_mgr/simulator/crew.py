@@ -2,11 +2,12 @@
 
 Steps are an interval: work grows at the rate of the present members until something happens.  What follows from
 healing's rules is what survivors keep: of the open step all but the share of whoever is gone, and, when nobody is
-left, the newest snapshot in memory, or the newest checkpoint in storage.
+left, the newest snapshot in the memory of a node that is, or the newest checkpoint in storage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from unicorn_mgr.model import Epoch
@@ -50,7 +51,10 @@ class Host:
     number: int
     up: bool = True
     lives: int = 1
-    slowness: float = 1.0
+    back_at: float = 0.0
+    """If it is down."""
+    slow: list[tuple[float, str]] = field(default_factory=list)
+    """By what a step takes how many times longer."""
     processes: dict[str, Process] = field(default_factory=dict)
 
     @property
@@ -83,7 +87,10 @@ class Crew:
     slots: int = 0
     places: set[tuple[str, int]] = field(default_factory=set)
     """What it has been given."""
-    resumed_at: float = 0.0
+    memory: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By position in a replica, nodes with snapshots of that part, and which of their lives that was in."""
+    unsaved_seconds: float = 0.0
+    """Of training, since the newest checkpoint."""
     _since: float = 0.0
     _told: tuple[Doing, int, float, str] = (Doing.WAITING, -1, 0.0, "")
 
@@ -109,13 +116,14 @@ class Crew:
 
     def advance(self, now: float) -> None:
         """Work up to now."""
-        gained = self.rate * (now - self._since)
-        self._since = now
+        seconds, self._since = now - self._since, now
+        gained = self.rate * seconds
         if gained:
             self.done += gained
-            every = self.work.checkpoint_seconds * self.rate
-            if every:
-                self.stored = max(self.stored, self.done - (now - self.resumed_at) * self.rate % every)
+            self.unsaved_seconds += seconds
+            if self.unsaved_seconds >= self.work.checkpoint_seconds:
+                self.unsaved_seconds %= self.work.checkpoint_seconds
+                self.stored = max(self.stored, self.done - self.unsaved_seconds * self.rate)
 
     def until_step_ends(self) -> float:
         """Seconds."""
@@ -124,15 +132,13 @@ class Crew:
     def becomes(self, now: float, doing: Doing, cause: str | None = None, rate: float = 0.0) -> None:
         """From now on it does this."""
         self.advance(now)
-        if doing is Doing.TRAINING and self.doing is not Doing.TRAINING:
-            self.resumed_at = now
         self.doing, self.rate = doing, rate
         if cause is not None:
             self.cause = cause
         told = (doing, self.slots, rate, self.cause)
-        if told != self._told:
+        if told != self._told and now >= self.began:
             self._told = told
-            self.history.becomes(max(0.0, now - self.began), self.name, doing, self.slots, rate, self.cause)
+            self.history.becomes(now - self.began, self.name, doing, self.slots, rate, self.cause)
 
     def loses(self, now: float, gone: int) -> None:
         """Of the replicas that the open step is held by so many are gone."""
@@ -142,20 +148,41 @@ class Crew:
         share = min(1.0, gone / replicas) if self.reuse.partial else 1.0
         self._repeats(now, open_work * share)
 
-    def begins_anew(self, now: float) -> None:
-        """Nobody has the state any more."""
+    def begins_anew(self, now: float, *, from_memory: bool) -> None:
+        """No member has the state any more."""
         self.advance(now)
         kept = self.stored
-        if self.reuse.snapshots:
+        if from_memory:
             finished = self.done - self.done % self.work.step_flops
             kept = max(kept, finished - self.work.step_flops)
+        else:
+            self.unsaved_seconds = 0.0
         self._repeats(now, self.done - max(0.0, kept))
+
+    def remembers(self, hosts: Sequence[Host], domain_nodes: int) -> None:
+        """Each member's node has snapshots of its part; of what is on one node alone, one of the next rack has, too."""
+        self.memory = {}
+        for process in self.living():
+            homes = self.memory.setdefault(process.seat % self.work.replica, {})
+            homes[process.node] = hosts[process.node].lives
+        for homes in self.memory.values():
+            if len(homes) == 1:
+                first = min(homes) + max(1, domain_nodes)
+                turn = (hosts[(first + i) % len(hosts)] for i in range(len(hosts)))
+                peer = next((host for host in turn if host.up and host.number not in homes), None)
+                if peer is not None:
+                    homes[peer.number] = peer.lives
+
+    def is_in_memory(self, hosts: Sequence[Host]) -> bool:
+        """Of every part there are snapshots on a node that has not been lost since."""
+        return all(any(hosts[n].lives == lives for n, lives in homes.items()) for homes in self.memory.values())
 
     def stores(self, now: float) -> None:
         """All of it is in storage."""
         self.advance(now)
-        self.stored = self.done
+        self.stored, self.unsaved_seconds = self.done, 0.0
 
     def _repeats(self, now: float, flop: float) -> None:
         self.done -= flop
-        self.history.repeat(max(0.0, now - self.began), self.name, flop, self.cause)
+        if now >= self.began:
+            self.history.repeat(now - self.began, self.name, flop, self.cause)

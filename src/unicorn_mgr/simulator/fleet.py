@@ -50,14 +50,10 @@ START_SECONDS = 3_600.0
 
 EXIT_SECONDS = 0.1
 """From the word to end until a process has ended."""
-
 READING_SECONDS = 0.02
 EVIDENCE_SECONDS = 0.3
 
 FINGERPRINT = {"script": "simulated"}
-
-RETURN = "return to size"
-"""What a job stands still for when its node is back."""
 
 
 class Fleet:
@@ -99,9 +95,11 @@ class Fleet:
             self.brain.tell(e.JobSubmitted(f"submit {work.name}", work.name, spec_of(work, self.scenario)))
         self.time.run(START_SECONDS)
         for crew in self.crews.values():
+            crew.advance(self.time.now)
             self.history.full[crew.name] = crew.rate
             crew.done %= crew.work.step_flops
-            crew.stored = 0.0
+            crew.stored = crew.unsaved_seconds = 0.0
+            crew.becomes(self.time.now, crew.doing, rate=crew.rate)
         self.history.moves = 0
         for fault in self._faults:
             self.time.at(START_SECONDS + fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
@@ -123,6 +121,8 @@ class Fleet:
     # -- faults --------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
+        for number in fault.nodes if fault.kind is Kind.NODE else ():
+            self._repair(self.hosts[number], self.time.now + fault.repair_seconds)
         hosts = [self.hosts[number] for number in fault.nodes if self.hosts[number].up]
         match fault.kind:
             case Kind.NODE:
@@ -151,10 +151,8 @@ class Fleet:
                 if process.alive:
                     hit.setdefault(process.job, []).append(process)
             host.processes.clear()
-            host.slowness = 1.0
+            host.slow.clear()
             self._warm -= {(name, host.number) for name in self.crews}
-            if fault.repair_seconds < math.inf:
-                self.time.after(fault.repair_seconds, lambda host=host: self._back(host))  # type: ignore[misc]
             silent = e.NodeSilent(host.name, self._settings.lease_seconds)
             lives = host.lives
             self.time.after(
@@ -163,7 +161,7 @@ class Fleet:
                     self.brain.tell(silent) if not host.up and host.lives == lives else None
                 ),
             )
-        self._blame = fault.cause
+        self._blame = fault.cause if hosts else self._blame
         for job, processes in sorted(hit.items()):
             crew = self.crews[job]
             waits = crew.until_step_ends()
@@ -182,33 +180,40 @@ class Fleet:
         if gone and crew.epoch == epoch:
             self.brain.tell(e.JobHalted(job, self.time.now - since))
 
+    def _repair(self, host: Host, until: float) -> None:
+        """It is lost, or is hit again while it is down: it is back after the later repair."""
+        if host.up or until > host.back_at:
+            host.back_at = until
+            if until < math.inf:
+                self.time.at(until, lambda: self._back(host))
+
     def _back(self, host: Host) -> None:
         """It has been repaired."""
+        if self.time.now < host.back_at:
+            return
         host.up = True
-        del self._missing[host.number]
-        self._blame = RETURN
+        self._blame = self._missing.pop(host.number)
         self._attach(host)
 
     def _slow(self, host: Host, fault: Fault) -> None:
-        host.slowness = max(host.slowness, fault.slowness)
+        mark, lives = (fault.slowness, fault.cause), host.lives
+        host.slow.append(mark)
         self._blame = fault.cause
-        self._pace_of(host, fault.cause)
-        lives = host.lives
+        self._pace_of(host)
 
         def mended() -> None:
             if host.lives == lives:
-                host.slowness = 1.0
-                self._pace_of(host, "")
+                host.slow.remove(mark)
+                self._pace_of(host)
 
         if fault.repair_seconds < math.inf:
             self.time.after(fault.repair_seconds, mended)
 
-    def _pace_of(self, host: Host, cause: str) -> None:
+    def _pace_of(self, host: Host) -> None:
         """Whoever trains on it goes at its speed from now on."""
         for name in sorted({p.job for p in host.processes.values() if p.alive}):
-            crew = self.crews[name]
-            if crew.doing is Doing.TRAINING:
-                crew.becomes(self.time.now, Doing.TRAINING, cause, self._rate(crew))
+            if self.crews[name].doing is Doing.TRAINING:
+                self._goes_on(self.crews[name])
 
     def _strike_process(self, process: Process, fault: Fault) -> None:
         crew = self.crews[process.job]
@@ -257,6 +262,15 @@ class Fleet:
             crew.slots, crew.places = len(places), places
             if not entry.seats and crew.doing is not Doing.WAITING:
                 crew.cause = self._blame
+            self._begins(crew)
+        elif isinstance(entry, e.LifeEnded):
+            self.crews[entry.job].members = ()
+            self._begins(self.crews[entry.job])
+
+    def _begins(self, crew: Crew) -> None:
+        """If none of its members is left, it does so as soon as it has slots."""
+        if not crew.members:
+            crew.becomes(self.time.now, Doing.TRANSITION if crew.slots else Doing.WAITING, crew.cause or self._blame)
 
     def _perform(self, action: e.Action) -> None:
         match action:
@@ -271,8 +285,6 @@ class Fleet:
             case e.TakeEvidence(_, worker):
                 fact = e.EvidenceTaken(worker, "simulated", "none")
                 self.time.after(EVIDENCE_SECONDS, lambda: self.brain.tell(fact))
-            case _:
-                pass
 
     def _hear(self, host: Host, body: ToAgent) -> None:
         match body:
@@ -362,7 +374,7 @@ class Fleet:
         now, costs, epoch = self.time.now, self.costs, crew.epoch
         hit = crew.doing is Doing.DETECTION
         cause = crew.cause if hit else crew.cause or self._blame
-        crew.becomes(now, Doing.TRANSITION if crew.doing is not Doing.WAITING else Doing.WAITING, cause)
+        crew.becomes(now, Doing.TRANSITION, cause)
         crew.members = members
         living = crew.living()
         for process in living:
@@ -384,15 +396,19 @@ class Fleet:
         had = [p for p in members if p.has_state]
         if had and crew.reuse.live:
             return shard / self.costs.state_bytes_per_second if len(had) < len(members) else 0.0
+        from_memory = crew.reuse.snapshots and crew.done > 0 and crew.is_in_memory(self.hosts)
         if crew.done and (hit or not had):
-            crew.begins_anew(self.time.now)
-        from_memory = crew.reuse.snapshots and crew.done
+            crew.begins_anew(self.time.now, from_memory=from_memory)
         rate = self.costs.state_bytes_per_second if from_memory else self.costs.storage_bytes_per_second
         return shard / rate
 
-    def _rate(self, crew: Crew) -> float:
-        slowest = max((self.hosts[p.node].slowness for p in crew.living()), default=1.0)
-        return crew.work.rate(len(crew.members)) / slowest
+    def _goes_on(self, crew: Crew) -> None:
+        """It trains, as fast as its slowest node."""
+        slowest, by = max((max(self.hosts[p.node].slow, default=(1.0, "")) for p in crew.living()), default=(1.0, ""))
+        rate = crew.work.rate(len(crew.members)) / slowest
+        lacking = by or next(reversed(self._missing.values()), crew.cause or self._blame)
+        full = self.history.full.get(crew.name, rate)
+        crew.becomes(self.time.now, Doing.TRAINING, "" if rate == full else lacking, rate)
 
     def _trains(self, crew: Crew, epoch: object) -> None:
         """All have the state and compute; each tells so at the end of a step."""
@@ -403,11 +419,9 @@ class Fleet:
         if crew.suspends:
             self._stand(crew)
             return
-        rate = self._rate(crew)
-        full = self.history.full.get(crew.name, 0.0)
-        lacking = next(reversed(self._missing.values()), crew.cause or self._blame)
-        crew.becomes(self.time.now, Doing.TRAINING, "" if rate >= full > 0 else lacking, rate)
-        self.time.after(crew.until_step_ends() if rate else 0.0, lambda: self._resumed(crew, epoch))
+        crew.remembers(self.hosts, self.scenario.domain_nodes)
+        self._goes_on(crew)
+        self.time.after(crew.until_step_ends(), lambda: self._resumed(crew, epoch))
 
     def _resumed(self, crew: Crew, epoch: object) -> None:
         if crew.epoch != epoch or len(crew.living()) < len(crew.members):
@@ -469,6 +483,7 @@ class Fleet:
 def spec_of(work: Work, scenario: Scenario) -> JobSpec:
     """A job as it is submitted."""
     wide = work.replica > scenario.slots
+    stairs = {size: rate for size, rate in work.throughput if work.size_min <= size <= work.size_max}
     return JobSpec(
         name=work.name,
         command=("python", "train.py"),
@@ -480,6 +495,6 @@ def spec_of(work: Work, scenario: Scenario) -> JobSpec:
         replica_size=work.replica if work.replica > 1 else 0,
         replica={"shard": work.replica} if work.replica > 1 else {},
         replica_within="domain" if wide else "node",
-        sizes=tuple(size for size, _ in work.throughput),
-        throughput=dict(work.throughput),
+        sizes=tuple(stairs),
+        throughput=stairs,
     )
