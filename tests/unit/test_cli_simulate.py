@@ -215,3 +215,17 @@ def test_where_the_beginning_is_gone_the_snapshot_is_the_beginning(world: World,
     store.close()
     assert (found["faults"], found["jobs"]) == (1.0, ["gpt"])
     assert 3_600.0 <= found["duration_seconds"] < 2 * 3_600.0 + 60.0
+
+
+def test_a_list_that_names_no_policy_is_refused(scenario: str) -> None:
+    said = unicorn("simulate", scenario, "--policy", ",")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("unicorn: policy: ,: it names none; known: ours, ")
+
+
+def test_two_tables_are_not_written_into_one_file(scenario: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    said = unicorn("simulate", scenario, *TWO, "--csv", str(path), "--incidents", str(path))
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"unicorn: incidents: {path}: --csv is written there; want another file\n"
+    assert not path.exists()

@@ -56,6 +56,8 @@ class Asked:
     def policies(self) -> list[Policy]:
         """Those that are compared, each once."""
         names = [name.strip() for name in (self.policy or "all").split(",") if name.strip()]
+        if self.policy and not names:
+            raise Problem(f"policy: {self.policy}: it names none; known: {', '.join(POLICIES)}")
         names = list(POLICIES) if names == ["all"] else names
         names += [self.baseline] if self.baseline else []
         unknown = next((name for name in names if name not in POLICIES), None)
@@ -181,6 +183,8 @@ def _check_places(asked: Asked) -> None:
     for name, path in (("csv", asked.csv), ("incidents", asked.incidents)):
         if path is not None and path.is_dir():
             raise Problem(f"{name}: {path}: it is a folder; want a file")
+    if asked.csv is not None and asked.incidents is not None and asked.csv.resolve() == asked.incidents.resolve():
+        raise Problem(f"incidents: {asked.incidents}: --csv is written there; want another file")
     if asked.plot is not None and asked.plot.exists() and not asked.plot.is_dir():
         raise Problem(f"plot: {asked.plot}: it is a file; want a folder")
 

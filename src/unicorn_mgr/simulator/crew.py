@@ -173,6 +173,12 @@ class Crew:
                 if peer is not None:
                     homes[peer.number] = peer.lives
 
+    def copies_again(self, hosts: Sequence[Host], domain_nodes: int) -> None:
+        """What nodes had that are lost now is copied to others, if the job trains on."""
+        lost = any(hosts[n].lives != lives for homes in self.memory.values() for n, lives in homes.items())
+        if lost and self.doing is Doing.TRAINING:
+            self.remembers(hosts, domain_nodes)
+
     def is_in_memory(self, hosts: Sequence[Host]) -> bool:
         """Of every part there are snapshots on a node that has not been lost since."""
         return all(any(hosts[n].lives == lives for n, lives in homes.items()) for homes in self.memory.values())

@@ -121,11 +121,11 @@ class Fleet:
     # -- faults --------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
-        for number in fault.nodes if fault.kind is Kind.NODE else ():
-            self._repair(self.hosts[number], self.time.now + fault.repair_seconds)
         hosts = [self.hosts[number] for number in fault.nodes if self.hosts[number].up]
         match fault.kind:
             case Kind.NODE:
+                for number in fault.nodes:
+                    self._repair(self.hosts[number], self.time.now + fault.repair_seconds)
                 self._power_off(hosts, fault)
             case Kind.SLOW:
                 for host in hosts:
@@ -172,6 +172,8 @@ class Fleet:
             limit = halt_limit(self._settings, step_seconds, inside=crew.work.replica > 1, whole=whole)
             halted = max(self._settings.lease_seconds, waits + limit)
             self.time.at(now + halted, lambda job=job, epoch=crew.epoch: self._halt(job, epoch, now))  # type: ignore[misc]
+        for crew in self.crews.values():
+            crew.copies_again(self.hosts, self.scenario.domain_nodes)
 
     def _halt(self, job: str, epoch: object, since: float) -> None:
         """Whoever is heard has waited for silent nodes for long enough."""
@@ -216,8 +218,7 @@ class Fleet:
                 self._goes_on(self.crews[name])
 
     def _strike_process(self, process: Process, fault: Fault) -> None:
-        crew = self.crews[process.job]
-        seen = self.costs.exit_seen_seconds
+        crew, seen = self.crews[process.job], self.costs.exit_seen_seconds
         self._blame = fault.cause
         if fault.kind is Kind.PROCESS:
             self._die(crew, [process], fault.cause)
@@ -298,8 +299,7 @@ class Fleet:
                 self._retire(worker)
             case WorkerDirective(worker, GiveUp()):
                 self._end(worker, 1)
-            case _:
-                pass  # nothing else takes time, or changes what a job does
+            # Nothing else takes time, or changes what a job does.
 
     def _process(self, worker: str) -> Process | None:
         return self.crews[WorkerName.parse(worker).job].processes.get(worker)
