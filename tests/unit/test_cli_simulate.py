@@ -229,3 +229,12 @@ def test_two_tables_are_not_written_into_one_file(scenario: str, tmp_path: Path)
     assert (said.code, said.out) == (2, "")
     assert said.err == f"unicorn: incidents: {path}: --csv is written there; want another file\n"
     assert not path.exists()
+
+
+def test_parts_of_an_hour_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text(SCENARIO.replace("days: 2", "days: 0.01").replace("times: 5", "times: 1"))
+    lines = simulate(str(path), "--policy", "restart-fast", "--baseline", "restart-fast").splitlines()
+    bug = next(line for line in lines if line.startswith("bug"))
+    assert 0 < float(bug.split()[1]) < 10
+    assert "." in bug.split()[1]

@@ -254,10 +254,15 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         _spread(outcome.ettr, "{:.2%}"),
         f"{outcome.ettr_worst_hour.mean:.1%}",
         f"{outcome.gap.mean:.2%}" if outcome.gap is not None else "",
-        *(f"{value:,.0f}" for value in hours),
+        *map(_hours, hours),
         f"{outcome.moves:,.0f}",
         f"{outcome.idle_slots:,.1f}",
     )
+
+
+def _hours(value: float) -> str:
+    """A cluster that has lived for minutes has lost parts of an hour."""
+    return f"{value:,.0f}" if abs(value) >= 10 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
 def _spread(spread: Spread | None, form: str) -> str:
@@ -275,7 +280,7 @@ def _show_causes(study: Study) -> None:
             totals[cause] = totals.get(cause, 0.0) + abs(lost.total)
     shown = sorted(totals, key=lambda cause: (-totals[cause], cause))[:CAUSES_SHOWN]
     rows = [
-        [cause, *(f"{o.lost[cause].total:,.0f}" if cause in o.lost else "0" for o in study.outcomes)] for cause in shown
+        [cause, *(_hours(o.lost[cause].total) if cause in o.lost else "0" for o in study.outcomes)] for cause in shown
     ]
     show_table(("LOST GPU-HOURS BY CAUSE", *(f">{o.policy}" for o in study.outcomes)), rows, "nothing was lost")
     if len(totals) > len(shown):
