@@ -299,6 +299,16 @@ def test_replicas_wider_than_a_node_stay_within_a_rack() -> None:
     assert sorted(by_rack.values()) == [8, 8]
 
 
+def test_halves_of_two_replicas_are_put_together() -> None:
+    """They are as many slots as one, but no worker of it has its place."""
+    racks = tuple(Node(f"n{i}", (0,), domain="rack") for i in (1, 2))
+    halves = {1: ("n1", 0), 2: ("n2", 0)}
+    left = demand("fsdp", 2, 4, replica=2, within="domain", shape="shard=2", seats=halves, members=0)
+    assert set(plan(Problem(racks, (left,))).seats["fsdp"]) == {0, 1}
+    whole = replace(left, seats={2: ("n1", 0), 3: ("n2", 0)})
+    assert plan(Problem(racks, (whole,))).seats["fsdp"] == whole.seats, "what is whole stays"
+
+
 def test_jobs_that_stand_in_the_way_of_a_replica_are_moved_if_nothing_else_helps() -> None:
     scattered = (demand("one", 2, 2, ("n0", 0), ("n1", 0)), demand("tp", 4, 4, replica=4, weight=9.0))
     problem = Problem(nodes(2, 4), scattered)

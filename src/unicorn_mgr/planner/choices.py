@@ -225,6 +225,8 @@ class Holding:
             pieces[demand.cell(node)] += seats
             kinds[node.device, node.speed] += seats
         whole = all(n % demand.replica == 0 for n in pieces.values())
+        if demand.shape:  # what is left of two is not one: a seat's number says which part of the model it has
+            whole = whole and set(Counter(s // demand.replica for s in demand.seats).values()) <= {demand.replica}
         untouched = whole and kept == demand.size > 0 and not demand.hit
         by_grade = tuple((Grade(*kind), seats) for kind, seats in sorted(kinds.items()))
         return cls(demand.size, kept, by_grade, grade, rate, untouched)

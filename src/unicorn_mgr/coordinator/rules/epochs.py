@@ -45,7 +45,7 @@ def life_ended(c: Context, job: Job) -> Iterator[Decision]:
     """No member is left that has the job's state."""
     if not job.members or job.running or job.loop_ended_step is not None or _held_back(c, job):
         return
-    unknown = [w for w in _members(job) if not _end_known(c, w)]
+    unknown = _may_train_on(c, job, _members(job))
     if job.give_up is None and not job.cancelled and not job.over and not unknown:
         yield LifeEnded(job.name, f"no member of epoch {job.epoch} is left")
 
@@ -118,7 +118,12 @@ def _state_is_cut_off(c: Context, job: Job, stay: list[Worker]) -> bool:
     """Only members out of reach can have the job's state, and they may train on until they are fenced."""
     if any(w.formed for w in stay):
         return False
-    return any(w.formed and not w.alive and not _end_known(c, w) for w in _members(job))
+    return bool(_may_train_on(c, job, [w for w in _members(job) if w.formed and not w.alive]))
+
+
+def _may_train_on(c: Context, job: Job, members: list[Worker]) -> list[Worker]:
+    """Those that may only be cut off; but what is left of a replica that has lost a worker goes nowhere."""
+    return whole(job, [w for w in members if not _end_known(c, w)])
 
 
 def _members(job: Job) -> list[Worker]:
